@@ -1,6 +1,6 @@
-"""From a table of runs to coefficients one may trust, and to the decisions they carry. Import from the files here.
+"""Fit laws to tables of runs, with uncertainty and decisions. Import from the modules of this package.
 
-Called, ``moejax.fit(runs, law)``, it is ``moejax.fit.fit.fit``.
+The package is callable: ``moejax.fit(runs, law)`` calls ``moejax.fit.fit.fit``.
 """
 
 from moejax.callable_module import make_callable

@@ -1,4 +1,4 @@
-"""Turn questions about a fit into estimands, and return their answers, the further entries of ``fit.json``."""
+"""Turn questions about a fit into estimands, and compute their answers, which ``fit.json`` also stores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from moejax.wording import told
 
 @dataclass(frozen=True)
 class Asked:
-    """Estimands of the questions, validated before the fit."""
+    """Estimands of the requested decisions, predictions, profiles and influences, validated before the fit."""
 
     decisions: Sequence[Estimand]
     predictions: Sequence[Estimand]
@@ -69,20 +69,20 @@ def asked_of(
     covariance: str = "sandwich",
     by: str = "group",
 ) -> Asked:
-    """Return the estimands that questions name, for a fit of one of the law's outputs.
+    """Return the requested estimands, for a fit of one of the law's outputs.
 
     Args:
-      decide: given values of each decision.
+      decide: the given values for each decision, such as ``{"flops": 1e22}``.
       predict: designs of runs to predict.
 
     Raises:
-      UserError: a name is unknown, or the given values decide nothing; the message lists values that would.
+      UserError: a name is unknown, or given values determine no decision; the message lists values that do.
     """
     if by not in RESAMPLED:
-        raise UserError(f"--by {by} is not known; choose {' or '.join(RESAMPLED)}.")
+        raise UserError(f"--by must be {' or '.join(RESAMPLED)}; got {by}.")
     kind = covariance.replace("-", "_")
     if kind not in COVARIANCES:
-        raise UserError(f"--covariance {covariance} is not known; choose {' or '.join(COVARIANCES)}.")
+        raise UserError(f"--covariance must be {' or '.join(COVARIANCES)}; got {covariance}.")
     decisions = decision_estimands(law)
     for given in decide:
         decisions += decision_estimands(law, _given(given, law))
@@ -91,7 +91,7 @@ def asked_of(
     predictions = [prediction_estimand(law, _given(given, law), output) for given in predict]
     held = (*fixed, *without_effect(law, output))
     if wrong := [name for name in (*profile, *influence) if name in held]:
-        why = "is given" if wrong[0] in fixed else f"does not move the {output}, which is fitted"
+        why = "is fixed" if wrong[0] in fixed else f"does not affect the fitted {output}"
         raise UserError(f"{wrong[0]} {why}, so the runs do not determine it.")
     known = [*coefficient_estimands(law, held), *decisions, *predictions]
     profiles, influences = ([one for name in names for one in find(name, known, law)] for names in (profile, influence))
@@ -99,14 +99,14 @@ def asked_of(
 
 
 def _given(given: Mapping[str, float], law: type) -> dict[str, float]:
-    """Return given values by the names of a design; names of a formula are those of its columns."""
+    """Return ``given`` with a formula's names replaced by its columns."""
     columns = dict(law.formula.columns) if issubclass(law, FormulaLaw) else {}
     return {columns.get(name, name): value for name, value in given.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandardErrors:
-    """Standard errors and intervals of the coefficients that have them."""
+    """Standard errors and intervals of all coefficients with a standard error."""
 
     kind: str
     by: str
@@ -116,7 +116,7 @@ class StandardErrors:
 
     @classmethod
     def of(cls, fit: FitResult, level: float) -> StandardErrors | None:
-        """Return those of a fit; None if it was made without its uncertainty."""
+        """Return the standard errors of a fit; None if the fit has no uncertainty."""
         if fit.uncertainty is None:
             return None
         rows = [row for row in fit.coefficient_rows(level) if row.name not in fit.without_error]
@@ -131,7 +131,7 @@ class StandardErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAs:
-    """Columns that, with ``predictions.csv``, give the same runs again."""
+    """Columns of ``predictions.csv`` from which the same runs can be read again."""
 
     loss: str
     group: str | None = None
@@ -140,7 +140,7 @@ class ReadAs:
 
 @dataclass(frozen=True, kw_only=True)
 class Profiled(Named):
-    """The profile interval of a number, or the reason why there is none."""
+    """The profile interval of an estimand, or the reason why it has none."""
 
     low: float | None = None
     """Lower end; None if the runs do not reject any smaller value."""
@@ -152,24 +152,24 @@ class Profiled(Named):
 
 @dataclass(frozen=True, kw_only=True)
 class Decisive(Named):
-    """The most influential runs of a number, or the reason why there are none."""
+    """The runs with the most influence on an estimand, or the reason why they are unknown."""
 
     value: float | None = None
     rows: tuple[int, ...] = ()
-    """File rows of the runs, the most influential first."""
+    """Table rows of the runs, the most influential first."""
     runs: tuple[str, ...] = ()
-    """The runs in words."""
+    """Sizes and output of each run, as text."""
     predicted: tuple[float | None, ...] = ()
-    """First-order prediction of the number without each run."""
+    """First-order prediction of the estimand without each run."""
     refitted: tuple[float | None, ...] = ()
-    """The number from a refit without each run."""
+    """The estimand after a refit without each run."""
     without_all: float | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers(Shown):
-    """The answers about a fit, by the names of their entries in ``fit.json``."""
+    """The answers about a fit; field names are the entries of ``fit.json``."""
 
     notes: tuple[str, ...] = ()
     """Messages about the table of runs."""
@@ -177,19 +177,19 @@ class Answers(Shown):
     read: ReadAs | None = None
     held_out: tuple[SplitErrors, ...] = ()
     held_out_together: Metrics | None = None
-    """Errors over several splits."""
+    """Errors over all splits, if there are several."""
     held_out_runs: TestedRuns | None = None
     sweeps: Sweeps | None = None
     bootstrap: ResampledCoefficients | None = None
     decisions: tuple[Estimate, ...] = ()
     predictions: tuple[RunPrediction, ...] = ()
     beyond: tuple[Beyond, ...] = ()
-    """Questions outside the fitted runs."""
+    """Decisions and predictions outside the fitted ranges."""
     profiles: tuple[Profiled, ...] = ()
     influence: tuple[Decisive, ...] = ()
 
     def with_held_out(self, splits: Sequence[HeldOut], runs: DataFrame) -> Answers:
-        """Return a copy with the errors of splits, and the table of their runs (``held_out_runs``)."""
+        """Return a copy with the splits' errors, and with the table ``runs`` from ``held_out_runs``."""
         together = pooled(splits) if len(splits) > 1 else None
         tested = TestedRuns.of(runs)
         return replace(self, held_out=split_errors(splits), held_out_together=together, held_out_runs=tested)
@@ -199,13 +199,13 @@ class Answers(Shown):
         return Result(tables=imported("fit.summary").tables(self), data=self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, without the entries that were not asked."""
+        """Return plain data, without entries that were not requested."""
         given = {name: value for name, value in fields(self).items() if value not in ((), None)}
         return {"notes": [], "beyond": [], **{name: finite(value) for name, value in given.items()}}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Answers:
-        """Return the answers among the entries of a fit's file.
+        """Restore the answers from the entries of a ``fit.json``.
 
         Raises:
           ValueError: an entry is missing or of another type; also ``LookupError``, ``TypeError`` or ``AttributeError``.
@@ -222,7 +222,7 @@ def answer(
     resampled: Bootstrap | None = None,
     level: float = 0.9,
 ) -> Answers:
-    """Return a copy of ``answers`` with those to all questions about a fit."""
+    """Return a copy of ``answers`` with the answers to all requested questions."""
     decided = estimate(fit, asked.decisions, resampled=resampled, level=level)
     reads = type(fit.law).inputs
     reached = [(one.given, beyond(reach(one.given), read.runs, reads)) for one in asked.predictions]

@@ -1,4 +1,4 @@
-"""Chain a fit of the loss and a fit of the score given the loss, with the uncertainty of both."""
+"""Chain a fit of the loss and a fit of the score as a function of the loss, with the uncertainty of both."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
 
     Args:
       loss_fit: a fit with its uncertainty, as returned by ``moejax.fit``.
-      score_fit: the same for a law that reads only the loss.
+      score_fit: a fit, with its uncertainty, of a law that reads only the loss.
       runs: designs with all inputs of the loss law, and their scores.
 
     Raises:
-      UserError: the laws cannot be chained, or a fit holds no uncertainty.
+      UserError: the laws cannot be chained, or a fit has no uncertainty.
     """
     cls = chained_law(type(loss_fit.law), type(score_fit.law))
     if loss_fit.uncertainty is None or score_fit.uncertainty is None:
@@ -65,8 +65,7 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
 def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Uncertainty]) -> Uncertainty:
     """Return the uncertainty of both fits as independent axes, concatenated."""
     known = all(one.axes for one in each)
-    # A step along an axis is measured in units of its own fit's scatter. Scaling gives the residuals of both fits one
-    # size.
+    # Each fit measures steps along its axes in units of its own scatter. Convert them to a common unit.
     sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in (loss_fit, score_fit)]
     axes = [
         {name: step * size for name, step in axis.items()}
@@ -94,26 +93,26 @@ def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Un
         leverages=tuple(leverages) if clustered else (),
         degrees_of_freedom=min(one.degrees_of_freedom for one in each),
         draw_count=min(one.draw_count for one in each),
-        warnings=(*each[1].warnings, *(f"Of the loss: {words}" for words in said)),
+        warnings=(*each[1].warnings, *(f"Loss fit: {words}" for words in said)),
         dropped=tuple(dict.fromkeys((*each[0].dropped, *each[1].dropped))),
     )
 
 
 def with_loss_design(loss_runs: Runs, loss_rows: np.ndarray, score_runs: Runs, score_rows: np.ndarray) -> Runs:
-    """Return the runs with a score, with the inputs of the loss law.
+    """Return the runs with a score, with the loss law's inputs as their design.
 
     Args:
       loss_rows: table rows of the runs with a loss.
       score_rows: table rows of the runs with a score.
 
     Raises:
-      UserError: a run with a score is not among those with a loss.
+      UserError: a run with a score is not among the runs with a loss.
     """
     place = {int(row): number for number, row in enumerate(loss_rows)}
     if alone := [int(row) for row in score_rows if int(row) not in place]:
         raise UserError(
-            f"Row {alone[0]} has a score and takes no part in the fit of the loss ({len(alone)} such rows); give its "
-            f"sizes and loss, or select rows with --where."
+            f"Row {alone[0]} has a score but is not in the fit of the loss ({len(alone)} such rows); add its "
+            f"sizes and loss, or leave it out with --where."
         )
     own = loss_runs.where(np.array([place[int(row)] for row in score_rows]))
     return dataclasses.replace(own, loss=score_runs.loss, weight=score_runs.weight, output=score_runs.output)

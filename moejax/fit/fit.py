@@ -29,22 +29,22 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
         rows on stderr.
       law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, or a law's class. The
         coefficients of a law instance are an additional start.
-      loss_law: for a law of scores, the law of the loss that it is chained to, fitted to the same file or DataFrame.
+      loss_law: for a score law, the loss law to chain it to, which is fitted to the same file or DataFrame.
         The result then predicts the score of a run of any size (``moejax.fit.chain``).
       options: options of ``moejax.fit.search.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``;
         for a file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
         ``residual`` and ``delta`` as in ``moejax fit``.
 
     Raises:
-      UserError: there is no such law or option, or the runs cannot be read for the law or do not determine it.
+      UserError: the law or an option is unknown, or the runs cannot be read or do not determine the law.
     """
     reading, options = _sorted(options)
     if loss_law is not None:
         return _chained(runs, law, loss_law, reading, options)
     if reading and isinstance(runs, ReadRuns | Runs):
         raise UserError(
-            f"{listed(reading)} {'says' if len(reading) == 1 else 'say'} how a table is read, and these runs are read "
-            f"already; give {'it' if len(reading) == 1 else 'them'} to moejax.read_runs."
+            f"{listed(reading)} {'applies' if len(reading) == 1 else 'apply'} when a table is read, but these runs are "
+            f"read already; pass {'it' if len(reading) == 1 else 'them'} to moejax.read_runs."
         )
     formula = isinstance(law, str) and is_formula(law)
     if formula and isinstance(runs, Runs):
@@ -68,7 +68,7 @@ def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:
 
 
 def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of reading a table and those of the fit."""
+    """Split options into options for reading a table and options of ``fit_law``."""
     reading, fitting, penalty = ({*inspect.signature(one).parameters} for one in (read_runs, fit_law, named_penalty))
     reading -= {"path", "law"}
     fitting -= {"law", "runs"}
@@ -81,7 +81,9 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UserError(f"penalty is {shown(asked['penalty'])}; give one of {', '.join(PENALTIES)}.")
     if asked and not isinstance(asked.get("penalty", ""), str):
         if len(asked) > 1:
-            raise UserError("residual and delta belong to a penalty by its name; a penalty object has fields for them.")
+            raise UserError(
+                "residual and delta apply to a penalty given by name; set them as fields of the penalty object."
+            )
     elif asked:
         fit_options["penalty"] = named_penalty(**{n: v for n, v in asked.items() if n != "penalty" or v})
     return {name: value for name, value in options.items() if name in reading}, fit_options
@@ -90,7 +92,7 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _chained(runs: Any, law: Any, loss_law: Any, reading: dict[str, Any], options: dict[str, Any]) -> FitResult:
     if isinstance(runs, ReadRuns | Runs):
         raise UserError(
-            "A law of scores on a law of the loss reads a table twice, once for each; give the file or DataFrame."
+            "A fit with loss_law reads the table twice; give the file or DataFrame, not runs that are read already."
         )
     losses, scores = (_read(runs, one, reading) for one in (loss_law, law))
     every = with_loss_design(losses.runs, losses.rows, scores.runs, scores.rows)

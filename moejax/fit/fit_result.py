@@ -56,17 +56,17 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 NO_COVARIANCE = (
-    "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are too few. "
-    "Fit again with moejax.fit or moejax fit --out, to more runs."
+    "The fit has no covariance, and so no intervals: an older moejax wrote it, or it has too few runs. "
+    "Fit again to more runs, with moejax.fit or moejax fit --out."
 )
 
-ALSO_FITS = "laws that fit the runs as well give others"
-"""Reason for a missing standard error if another local optimum fits as well."""
+ALSO_FITS = "other laws of this form fit the runs equally well and give other values"
+"""Reason for a missing standard error if another local optimum fits equally well."""
 
 MEDIANS = 3.0
 """Ratio of noise to Huber's delta above which hardly any run is in the quadratic range."""
 EFFICIENT = 1.345
-"""Huber's delta, in standard deviations of normal noise, at which it loses 5 % of the efficiency of least squares."""
+"""Huber's delta, in standard deviations of normal noise, at which a fit has 95 % of least squares' efficiency."""
 
 
 class CoefficientRow(NamedTuple):
@@ -89,7 +89,7 @@ class FitResult(Plotted):
     """Fitted law in its own parameterisation; call it on a Design."""
     penalty: Penalty
     output: str
-    """Output of the law that was fitted."""
+    """The law's fitted output."""
     value: float
     """Weighted sum of the penalties over the runs."""
     gradient_norm: float
@@ -118,17 +118,16 @@ class FitResult(Plotted):
     seed: int
     versions: dict[str, str]
     uncertainty: Uncertainty | None = None
-    """Ranges, covariance and omitted rows, so that the fit can be used without its runs; None if it was
-    fitted without."""
+    """Ranges, covariance and omitted rows, so that the fit can be used without its runs; None if not computed."""
     noise: float = math.nan
     """Robust standard deviation of log loss around the fit, corrected for the degrees of freedom."""
     outliers: tuple[Outlier, ...] = ()
     """Outliers, in descending order of the residual."""
     undetermined: tuple[Mapping[str, float], ...] = ()
-    """Directions along which no prediction of a run changes, as steps of the coefficients
+    """Directions along which no run's prediction changes, as steps of the coefficients
     (``undetermined.directions_of``)."""
     alternatives: tuple[Mapping[str, float], ...] = ()
-    """Coefficients of other local optima that fit the runs as well (``moejax.fit.uncertainty.undetermined``)."""
+    """Coefficients of other local optima that fit the runs equally well (``moejax.fit.uncertainty.undetermined``)."""
     is_share: bool = False
     """True if the fitted output is a share of answers, between 0 and 1 in every run."""
     loss_scatter: float = 0.0
@@ -137,7 +136,7 @@ class FitResult(Plotted):
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
-        """Smallest and largest value of each variable in the fitted runs, by its name in ``Design``, where known."""
+        """Smallest and largest fitted value of each ``Design`` variable; empty if unknown."""
         return {} if self.uncertainty is None else self.uncertainty.ranges
 
     @property
@@ -147,7 +146,7 @@ class FitResult(Plotted):
 
     @property
     def scatter(self) -> float:
-        """Standard deviation of log loss around the fit; not robust for files without the robust one."""
+        """``noise``, or the ordinary standard deviation of log loss around the fit for files without ``noise``."""
         if math.isfinite(self.noise):
             return self.noise
         return self.metrics.rmse_log * math.sqrt(self.metrics.runs / self._degrees_of_freedom)
@@ -159,8 +158,8 @@ class FitResult(Plotted):
 
     @property
     def without_effect(self) -> frozenset[str]:
-        """Coefficients that do not affect the fitted output, such as the batch size's for the learning rate. They are
-        NaN unless held fixed."""
+        """Coefficients that do not affect the fitted output, such as batch-size coefficients if the learning rate is
+        fitted. They are NaN unless held fixed."""
         return frozenset(without_effect(type(self.law), self.output)) - {*self.fixed}
 
     @property
@@ -186,25 +185,24 @@ class FitResult(Plotted):
         said = []
         if not self.converged:
             said.append(
-                f"The search did not converge: its gradient norm is {self.gradient_norm:.2g}. Nothing has a standard "
-                f"error or an interval; give more starts, or fix a coefficient."
+                f"The search did not converge (gradient norm {self.gradient_norm:.2g}), so there are no standard "
+                f"errors and no intervals; give more starts, or fix a coefficient."
             )
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
-            said.append("Only one start reached this optimum; add starts before believing it.")
-        said += [f"{name} was not set by the data: {why}." for name, why in self.unidentified.items()]
+            said.append("Only one start reached this optimum; add starts before trusting it.")
+        said += [f"The data do not determine {name}: {why}." for name, why in self.unidentified.items()]
         said += self._others_in_words()
         named = " ".join([*said, *self.unidentified_directions])
         said += [*outliers_in_words(self.outliers, self.output, self.metrics.r_squared), *self.unidentified_directions]
         if rest := [name for name in self.not_determined if not re.search(rf"\b{re.escape(name)}\b", named)]:
             lost = "is not determined either" if len(rest) == 1 else "are not determined either"
-            said.append(f"{listed(rest)} cannot be told from what is not determined, and so {lost}.")
+            said.append(f"{listed(rest)} cannot be separated from undetermined coefficients, and so {lost}.")
         said += filter(None, [self.remedy])
         return (*said, *(() if self.uncertainty is None else self.uncertainty.warnings))
 
     @property
     def remedy(self) -> str:
-        """Warning that names ``moejax fit`` options for coefficients that the runs do not determine; empty
-        without any."""
+        """Advice on ``moejax fit`` options for coefficients that the runs do not determine; empty if there are none."""
         left = " ".join([*self.unidentified, *self.unidentified_directions])
         return how_to_determine(self.law, [name for name in self.coefficients if re.search(rf"\b{name}\b", left)])
 
@@ -270,10 +268,10 @@ class FitResult(Plotted):
         theirs, ours = (
             listed(f"{name} {values[name]:.4g}" for name in names[:most]) for values in (other, self.coefficients)
         )
-        more = f", and other {listed(names[most:])}" if len(names) > most else ""
+        more = f", and other values of {listed(names[most:])}" if len(names) > most else ""
         return [
-            f"Other laws of this form fit the runs as well: one has {theirs}, where this has {ours}{more}. What they "
-            f"answer otherwise has no interval. Train runs on which they differ, or fix a coefficient."
+            f"Other laws of this form fit the runs equally well: one has {theirs}, where this law has {ours}{more}. "
+            f"Numbers on which they differ have no interval. Train runs that distinguish them, or fix a coefficient."
         ]
 
     @functools.cached_property
@@ -286,13 +284,13 @@ class FitResult(Plotted):
 
     @property
     def without_error(self) -> frozenset[str]:
-        """Coefficients without a standard error: those fixed, those that no run determines, and all if the fit did not
+        """Coefficients without a standard error: fixed and undetermined coefficients, or all if the fit did not
         converge."""
         every = self.coefficients if not self.converged else ()
         return frozenset({*self.fixed, *self.without_effect, *self.unidentified, *self.not_determined, *every})
 
     def state(self, name: str) -> str:
-        """Return the reason, as a label, why a coefficient has no standard error; empty if there is none."""
+        """Return a label with the reason why a coefficient has no standard error; empty if it has one."""
         said = {
             NOT_SET: self.unidentified,
             "given": self.fixed,
@@ -304,14 +302,14 @@ class FitResult(Plotted):
     def unknown(
         self, functional: Callable[[Any], Any], count: int, errors: Float[np.ndarray, " answers"] | None = None
     ) -> tuple[str, ...]:
-        """Return for each of the ``count`` numbers of a functional (flattened) why the runs do not determine it; empty
-        if they do.
+        """Return why the runs do not determine each of the ``count`` numbers of a functional (flattened); empty if they
+        do.
 
-        This is the only rule for missing standard errors. A number has none if the fit did not converge or the number
-        changes along an undetermined direction. It also has none if an equally good law gives another number.
+        This is the only rule for missing standard errors. A number has no standard error if the fit did not converge,
+        the number changes along an undetermined direction, or an equally good law gives another number.
 
         Args:
-          errors: standard errors to compare with, such as those of resamples; by default those of the fit's covariance.
+          errors: standard errors to compare with, such as from resamples; by default from the fit's covariance.
         """
         if not self.converged:
             return (f"the search did not converge (gradient norm {self.gradient_norm:.2g})",) * count
@@ -322,7 +320,7 @@ class FitResult(Plotted):
                 moved = [name for name, one in zip(along, row, strict=True) if one]
                 names = list(dict.fromkeys(name for one in moved for name in one))
                 if moved:
-                    said[number] = f"the fitted runs do not determine {listed(names)}, on which this rests"
+                    said[number] = f"the fitted runs do not determine {listed(names)}, on which this depends"
         if self.alternatives and not all(said):
             other = self._differ(functional, errors)
             said = [why or (ALSO_FITS if differs else "") for why, differs in zip(said, other, strict=True)]
@@ -354,7 +352,7 @@ class FitResult(Plotted):
 
     @property
     def probes(self) -> Probes | None:
-        """Laws that reveal what the runs do not determine; None if they determine everything."""
+        """Laws that show which numbers the runs do not determine; None if the runs determine all."""
         known = not (self.undetermined or self.alternatives)
         return None if known else Probes(self.law, self.undetermined, self.alternatives)
 
@@ -363,7 +361,7 @@ class FitResult(Plotted):
         """Load a FitResult written by ``save`` or ``moejax fit --out``.
 
         Raises:
-          UserError: there is no such file, it holds something else, or its law is not one of moejax's.
+          UserError: the file does not exist or is not a fit, or its law is not one of moejax's.
         """
         path = Path(path)
         plain = read_plain(path)
@@ -372,7 +370,7 @@ class FitResult(Plotted):
 
     @property
     def has_covariance(self) -> bool:
-        """True if the fit holds a covariance, from which standard errors, intervals and ranges follow."""
+        """True if the fit has a covariance, which gives standard errors, intervals and ranges."""
         return self.uncertainty is not None and bool(self.uncertainty.axes)
 
     @property
@@ -406,7 +404,7 @@ class FitResult(Plotted):
         *,
         weight: Any = 1.0,
     ) -> PredictionIntervals:
-        """Return ranges that contain the measured losses of new runs with a probability, if the law's form holds there.
+        """Return ranges that contain new measured losses with probability ``level``, if the law's form holds there.
 
         The variance of log loss is the coefficients' part plus the residual variance of the fitted runs (lack of fit
         and seed noise). With few runs the range is from Student's t. Intervals are symmetric in the logarithm, or in
@@ -416,7 +414,7 @@ class FitResult(Plotted):
           design: fields with one entry per new run.
           spread: function that returns the uncertainty of a functional due to the coefficients, such as
             ``Bootstrap.spread``; by default from the fit's covariance.
-          weight: number of runs that each measured number is the mean of, like the weights of fitted runs.
+          weight: number of runs averaged in each measured number, like the weights of fitted runs.
 
         Raises:
           UserError: ``level`` is not between 0 and 1, or there is neither a covariance nor ``spread``.
@@ -432,9 +430,9 @@ class FitResult(Plotted):
             return jnp.log(outputs(law, new.design, self.output))
 
         by_coefficients = (spread or self.spread)(log_loss)
-        range_ = "a share of answers lies between 0 and 1" if self.is_share else "what is predicted is above 0"
+        range_ = "a share of answers is between 0 and 1" if self.is_share else "predictions must be above 0"
         unknown = tuple(
-            why or ("" if there else f"the law gives {value:.4g} there, and {range_}")
+            why or ("" if there else f"the law gives {value:.4g} there, but {range_}")
             for why, there, value in zip(by_coefficients.unknown or [""] * count, above, predicted, strict=True)
         )
         if self.is_share:
@@ -458,8 +456,8 @@ class FitResult(Plotted):
     def predict(self, design: Design, level: float = 0.9) -> DataFrame:
         """Predict new runs, with a row for each.
 
-        Columns: the design's; the loss; ``low`` and ``high``, the range that contains the share ``level`` of such runs;
-        ``beyond``, the fields outside the fitted runs with their factors.
+        Columns: the design's fields; the loss; ``low`` and ``high``, the range that contains a share ``level`` of such
+        runs; ``beyond``, the fields outside the fitted range with their factors.
 
         Args:
           design: fields are numbers, or arrays with an entry per run.
@@ -553,62 +551,65 @@ class FitResult(Plotted):
         if known is None:
             return []
         if not self.converged:
-            return ["Standard errors: none, as the search did not converge."]
+            return ["Standard errors: none, because the search did not converge."]
         if not known.axes:
             # A warning already gives the reason, except for files of an older moejax.
-            return [] if known.why_none else ["Standard errors: none, as these runs give no covariance."]
+            return [] if known.why_none else ["Standard errors: none, because these runs give no covariance."]
         draws = f", {counted(known.draw_count, known.by)}" if known.draw_count else ""
         said = [f"Standard errors: {COVARIANCES[known.covariance]}{draws}."]
         if isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta:
             said.append(
-                f"Most residuals lie beyond Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}): this "
-                f"is nearly a regression of medians. If noise is normal, --delta {EFFICIENT * self.noise:.2g} or "
-                f"--penalty squared make errors a fifth smaller."
+                f"Most residuals exceed Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}), so this is "
+                f"nearly a median regression. For normal noise, --delta {EFFICIENT * self.noise:.2g} or --penalty "
+                f"squared makes standard errors a fifth smaller."
             )
         return said
 
 
 def load_of_runs(path: str | Path) -> FitResult:
-    """Load a fit of a law of runs; laws of loss curves need a schedule, which callers of this function do not have.
+    """Load a fit to runs; a loss-curve law needs a schedule, which callers of this function do not have.
 
     Raises:
-      UserError: as ``FitResult.load``, or the fit is of loss curves.
+      UserError: like ``FitResult.load``, or the fit is of a loss-curve law.
     """
     fit = FitResult.load(path)
     if type(fit.law) in CURVE_LAWS.values():
         raise UserError(
-            f"{path} is a fit of loss curves and reads a schedule; ask it by moejax curves CURVES "
-            f"{command('--law', str(path))}, and a law of runs of moejax fit here."
+            f"{path} is a fit of loss curves, which needs a schedule; use moejax curves CURVES "
+            f"{command('--law', str(path))}, or give a fit of runs by moejax fit here."
         )
     return fit
 
 
 def read_plain(path: Path) -> dict[str, Any]:
-    """Read the plain data of a file written by ``save`` or ``moejax fit --out``, with entries besides the fit.
+    """Read the plain data of a file written by ``save`` or ``moejax fit --out``, including entries that are not part of
+    a fit.
 
     Raises:
-      UserError: there is no such file, or it holds something else.
+      UserError: the file does not exist or is not a fit.
     """
     entries = read_json(path, {"schema": int}, remedy=_REMEDY)
     if entries["schema"] != SCHEMA:
-        raise UserError(f"{path} holds a fit of schema {entries['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
+        raise UserError(f"{path} has fit schema {entries['schema']}, but this moejax reads schema {SCHEMA}; {_REMEDY}.")
     return entries
 
 
 def are_runs_of(result: FitResult, runs: Runs) -> bool:
-    """Return whether these are the runs of a fit."""
+    """Return whether a fit was made to these runs."""
     return runs.data_hash == result.data_hash
 
 
 def check_runs_of(result: FitResult, runs: Runs) -> None:
     """Raise ``UserError`` if a fit was made to other runs."""
     if not are_runs_of(result, runs):
-        raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
+        raise UserError(
+            f"The fit was made to runs with hash {result.data_hash}, but these have hash {runs.data_hash}; fit again."
+        )
 
 
 @contextlib.contextmanager
 def read_by_this_version(path: Path) -> Iterator[None]:
-    """Convert errors from reading a fit's file into a UserError, as another version may have written other entries.
+    """Convert errors from reading a fit's file into a ``UserError``, since another version may write other entries.
 
     Raises:
       UserError: an entry is missing or invalid.
@@ -617,18 +618,17 @@ def read_by_this_version(path: Path) -> Iterator[None]:
         yield
     except (LookupError, TypeError, AttributeError, ImportError, ValueError, ArithmeticError) as error:
         raise UserError(
-            f"{path} holds no fit that this version reads ({told(error).rstrip('.')}); {_REMEDY}."
+            f"{path} holds no fit that this version can read ({told(error).rstrip('.')}); {_REMEDY}."
         ) from error
 
 
-_REMEDY = "fit again with moejax fit --out or FitResult.save, and change no coefficient by hand"
+_REMEDY = "fit again with moejax fit --out or FitResult.save, and do not edit coefficients by hand"
 
 
 def restored(hint: Any, plain: Any, where: str) -> Any:
-    """Convert plain data to a type, as ``moejax.config.convert`` does; a number that is null was not finite.
+    """Convert plain data to a type like ``moejax.config.convert``, with null numbers as NaN.
 
-    It becomes NaN. Dataclasses may restore themselves with a method ``from_json``; entries that they do not have are
-    ignored.
+    Dataclasses may restore themselves with a method ``from_json``. Entries without a field are ignored.
 
     Raises:
       UserError: a value has another type; a missing entry raises ``TypeError``.
@@ -662,7 +662,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     hints = {name: hint for name, hint in typing.get_type_hints(FitResult).items() if name not in special}
     fields = {name: restored(hint, plain[name], name) for name, hint in hints.items() if name in plain}
     law, stored = _law_of(plain["law"]), restored(Mapping[str, float], plain["law"]["coefficients"], "coefficients")
-    # Only coefficients without effect on the fitted output may be null; any other missing one is an error.
+    # Only coefficients without effect on the fitted output may be null; any other missing coefficient is an error.
     without = dict.fromkeys(without_effect(law, fields["output"]), math.nan)
     penalty = dict(plain["penalty"])
     kind = PENALTIES[penalty.pop("name")]
@@ -697,7 +697,7 @@ def _law_of(named: Mapping[str, Any]) -> type:
         return formula_law.from_stored(named)
     module, name = named["module"], named["class"]
     every = (*LAWS.values(), *CURVE_LAWS.values())
-    # Only the file of one of moejax's laws counts, so that a fit remains readable if the file moves to another package.
+    # Compare only file names of moejax's laws, so that a fit remains readable if a file moves to another package.
     own, file = module.startswith("moejax.laws."), module.rpartition(".")[2]
     for law in every:
         there = law.__module__

@@ -33,12 +33,12 @@ SIZES = frozenset({"params_total", "params_active", "model_dim", "num_layers"})
 
 
 def varies_within_a_group(name: str) -> bool:
-    """Return whether a column or a design field gives the length of a training run or a result of it."""
+    """Return whether a column or a design field gives a training run's length or result."""
     return name.lower() in VARY_WITHIN_A_GROUP
 
 
 def gives_a_size(design: Design) -> bool:
-    """Return whether a design has the information which runs have models of the same size.
+    """Return whether a design shows which runs have models of the same size.
 
     A column of a formula may be a size under any name, such as ``width``. A column of two values is a switch.
     """
@@ -48,7 +48,7 @@ def gives_a_size(design: Design) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Trained runs, with one entry each in every array."""
+    """Trained runs; every array has one entry per run."""
 
     design: Design
     """All known fields, as float64 arrays."""
@@ -59,13 +59,13 @@ class Runs:
     group: Int[np.ndarray, " runs"]
     """Group number of each run."""
     output: str = "loss"
-    """Output of a law that ``loss`` holds."""
+    """The law output that ``loss`` holds."""
     labels: tuple[str, ...] = ()
     """Names of the runs, if the table has them; see ``names``."""
     models: tuple[str, ...] = ()
     """Name of every run's model, if the table has one; several runs may share a model."""
     resolution: Float[np.ndarray, " runs"] | None = None
-    """Standard deviation of log ``loss`` from the spacing of the grid, if it is the best of a sweep.
+    """Standard deviation of log ``loss`` due to the grid's spacing, if ``loss`` is the best of a sweep.
 
     See ``sweeps.settings.resolution``.
     """
@@ -116,7 +116,7 @@ class Runs:
         )
 
     def only(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
-        """Return all runs with the others at weight 0, so that one compiled program serves every subset."""
+        """Return all runs, with weight 0 if not kept, so that one compiled program serves every subset."""
         return replace(self, weight=np.where(kept, self.weight, 0.0))
 
 
@@ -139,15 +139,15 @@ def runs_from(
       loss: losses in nats per token.
       weight: weights; default 1 for every run.
       group: group labels; default: runs that differ only in the length of training (tokens, FLOPs, steps) are one
-        group. Without a size, runs are one group only if they are equal in these too.
-      output: output of a law that ``loss`` holds.
+        group. If no field gives a size, only runs with equal fields form a group.
+      output: the law output that ``loss`` holds.
 
     Raises:
       UserError: there is no run, or a field has another length than ``loss``.
     """
     loss = np.atleast_1d(np.asarray(loss, np.float64))
     if not len(loss):
-        raise UserError("There are no runs; a law is fitted to at least one run more than it has coefficients.")
+        raise UserError("There are no runs; a fit needs at least one run more than the law has coefficients.")
     given = {}
     for name, values in known(design).items():
         values = np.asarray(values, np.float64)
@@ -185,7 +185,7 @@ def sums_by_group(values: np.ndarray, group: Int[np.ndarray, " runs"]) -> Any:
 SAME = 1.1
 """Largest ratio of successive FLOPs within a budget."""
 WIDEST = 1.25
-"""Largest ratio of the most to the least FLOPs of one budget."""
+"""Largest ratio of maximum to minimum FLOPs within a budget."""
 
 
 def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"], Float[np.ndarray, " budgets"]]:
@@ -204,7 +204,7 @@ def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"]
 
 
 def close_budgets(flops: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " budgets"]:
-    """Return the budgets that may be parts of one: less than 25 % from another, or cut from one chain of FLOPs."""
+    """Return budgets that may belong together: less than 25 % apart, or cut from one chain of FLOPs."""
     number, means = budgets(flops)
     least, most = (np.array([of(flops[number == one]) for one in range(len(means))]) for of in (np.min, np.max))
     close = (means[1:] < WIDEST * means[:-1]) | (least[1:] <= SAME * most[:-1])
@@ -219,7 +219,7 @@ def _narrow(levels: Float[np.ndarray, " levels"]) -> list[Float[np.ndarray, " pa
     for end in range(1, len(levels) + 1):
         starts = np.arange(np.searchsorted(levels, levels[end - 1] - np.log(WIDEST)), end)
         scatter = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
-        # The scatter never outweighs a part: it is less than 1 per level.
+        # The scatter is less than 1 per level, so it never outweighs an additional part.
         costs = cost[starts] + len(levels) + scatter
         cost[end], first[end] = costs.min(), starts[np.argmin(costs)]
     cuts, end = [], len(levels)

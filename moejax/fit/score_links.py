@@ -33,9 +33,9 @@ LINKS: Mapping[str, str] = {
     "sigmoid": f"error = ceiling*s, {formula(AccuracyFromLoss).text.partition(', with ')[2]}",
     "power": "error = scale*L^exponent",
 }
-"""Forms of a task's error by the loss L, by name; the sigmoid is that of ``accuracy_from_loss``."""
+"""Forms of a task's error as a function of the loss L, by name; ``accuracy_from_loss`` has the same sigmoid."""
 _LOSS = {False: "L = loss", True: "L = loss - transfer*log(1 - sparsity)"}
-"""L, without and with transfer: the loss of the dense model with the same error as the sparse one."""
+"""L, without and with transfer: the loss of the dense model with the same error as the sparse model."""
 _SIGNS = dict.fromkeys(("ceiling", "k", "L_0", "scale", "exponent"), "+") | {"transfer": "any"}
 READS = ("loss", "sparsity")
 
@@ -52,7 +52,7 @@ def link_law(link: str, *, transfer: bool = False) -> type[FormulaLaw]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreLink:
-    """The error of a task by the loss, in the form with the lower AICc."""
+    """A task's error as a function of the loss, in the form with the lower AICc."""
 
     task: str
     link: str
@@ -78,7 +78,7 @@ class ScoreLink:
 
 
 def with_fitted(table: DataFrame, links: Sequence[ScoreLink]) -> DataFrame:
-    """Return a table of scores with ``fitted_error``, the error by each task's form at the run's loss."""
+    """Return a table of scores with ``fitted_error``, the error that each task's form predicts from the run's loss."""
     fitted = np.full(len(table), np.nan)
     for one in links:
         own = np.flatnonzero((table["task"] == one.task).to_numpy())
@@ -107,7 +107,7 @@ def _of_task(task: str, table: DataFrame, links: Sequence[str], seed: int, level
     every = len(table)
     table = table[np.isfinite(table["loss"].astype(float)) & (table["error"].astype(float) > 0)]
     if len(table) < every:
-        left_out.append(f"{every - len(table)} of {every} scores have no error above 0.")
+        left_out.append(f"{every - len(table)} of {every} scores have no finite loss or no error above 0.")
     if not len(table):
         return ScoreLink(task=task, link="", fit=None, transfer=None, left_out=tuple(left_out))
     label = next((name for name in ("group", "model") if name in table), None)

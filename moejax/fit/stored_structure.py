@@ -1,4 +1,4 @@
-"""Read the stored architecture and recipe of every row of our run tables."""
+"""Read the stored architecture and recipe of every row of moejax's run tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def with_structure(table: DataFrame) -> DataFrame:
 
 
 def attention_share(architecture: Architecture, sequence_length: float) -> float:
-    """Return attention's share of the FLOPs of a token by Tian et al. (2025), Appendix I, without logits."""
+    """Return attention's share of the FLOPs per token, without logits, by Tian et al. (2025), Appendix I."""
     f = flops_per_token(grouped_square(architecture), sequence_length)
     attention = f.attention_projections + f.attention_scores
     return float(attention / (f.forward - f.router - f.unembedding))
@@ -63,7 +63,7 @@ STRUCTURE: dict[str, Callable[[Architecture, float], Any]] = {
 
 
 def _architectures(table: DataFrame) -> list[Any] | None:
-    """Return the architecture of every row; None if a row has none that this version can read."""
+    """Return the architecture of every row; None if this version cannot read some row's architecture."""
     if "architecture" not in table:
         return None
     models = [stored_architecture(text) for text in table["architecture"]]

@@ -26,7 +26,7 @@ from moejax.wording import listed
 
 
 def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) -> Result:
-    """Return the fit, its coefficients with standard errors and intervals at ``level``, and the answers of the fit."""
+    """Return the fit, its coefficients with standard errors and intervals at ``level``, and the requested answers."""
     answers, alone = answers or Answers(), fit.summary(level)
     rmse, tested = fit.metrics.rmse_of(fit.output), answers.held_out_runs
     return dataclasses.replace(
@@ -43,8 +43,7 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
 
 
 def lead(fit: FitResult, answers: Answers) -> list[str]:
-    """Return what to train for the given budgets, with intervals, or why it is not determined; without any, how to
-    ask."""
+    """Return what to train at each given budget, with intervals or the reason for none, or how to give budgets."""
     decided: dict[str, list[Estimate]] = {}
     for one in answers.decisions:
         if one.given:
@@ -73,7 +72,7 @@ def _in_words(one: Estimate) -> str:
 
 
 DECISIONS = "decisions"
-"""Key of the table of decisions, which is the first."""
+"""Key of the decisions table, which is shown first."""
 
 
 def tables(answers: Answers, output: str = "loss") -> list[Table]:
@@ -107,7 +106,7 @@ def _five(value: float) -> str:
 
 
 def held_out(splits: Sequence[SplitErrors], together: Metrics | None = None, output: str = "loss") -> Table:
-    """Return the errors of each split, and over all of them."""
+    """Return a table of each split's errors, and of the errors over all splits."""
     rows = [[one.name, *_errors(one.errors), None if one.fitted is None else one.fitted.rmse] for one in splits]
     if together is not None:
         rows.append(["all of these", *_errors(together), None])
@@ -127,7 +126,7 @@ def _errors(of: Metrics) -> list[int | float]:
 
 
 FARTHEST = 12
-"""Number of held-out runs in the terminal; the file has all of them."""
+"""Number of held-out runs shown in the terminal; the file has all of them."""
 
 
 def _tested(tested: TestedRuns) -> Table:
@@ -141,7 +140,10 @@ def _tested(tested: TestedRuns) -> Table:
     }
     notes = [("! " if coverage.too_few else "") + coverage.sentence]
     if len(tested.runs) > len(shown):
-        notes.append(f"These are the {len(shown)} farthest of {len(tested.runs):,}; held_out.csv (--out) has all.")
+        notes.append(
+            f"The {len(shown)} of {len(tested.runs):,} runs farthest from their prediction; held_out.csv (--out) has "
+            "all."
+        )
     reasons = filter(None, dict.fromkeys(tested.runs["reason"]))
     notes += [f"! There is no range for some runs: {why}." for why in reasons]
     unit = unit_of(tested.output)
@@ -150,7 +152,7 @@ def _tested(tested: TestedRuns) -> Table:
 
 
 def resampled(resamples: ResampledCoefficients) -> Table:
-    """Return the coefficients with the intervals of their resamples."""
+    """Return a table of the coefficients with intervals from resamples."""
     columns = (
         Column("coefficient"),
         Column("standard deviation", ".4g"),
@@ -174,16 +176,16 @@ def _verdict(interval: Interval | None) -> str:
 
 
 MANY_UNFINISHED = 0.1
-"""Share of unfinished resamples above which their intervals describe the search and not the runs."""
+"""Share of unfinished resamples above which the intervals describe the search and not the runs."""
 
 
 def _unfinished(unfinished: int, resamples: int) -> str:
     said = f"! {unfinished} of {resamples:,} resamples were stopped before they converged"
     if unfinished <= MANY_UNFINISHED * resamples:
-        return f"{said}, with coefficients on the way to where these runs cannot tell them apart."
+        return f"{said}; their coefficients were still changing along directions that these runs do not determine."
     return (
-        f"{said}: the intervals say how far a search goes in so many steps, and not what the runs allow, which may be "
-        f"more or less. Hold a coefficient that is not determined (--fix), or fit a law of fewer."
+        f"{said}, so the intervals show how far the searches went, and may be wider or narrower than the runs allow. "
+        f"Fix a coefficient that is not determined (--fix), or fit a law with fewer coefficients."
     )
 
 
@@ -215,7 +217,7 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
         Column("", value=lambda one: _verdict(one.interval)),
     )
     few = dict.fromkeys(one.few for one in decisions if one.few)
-    notes = [f"! {words}: intervals by resamples would be too small, and are not shown." for words in few]
+    notes = [f"! {words}: intervals by resamples would be too small and are not shown." for words in few]
     if by == STANDARD:
         notes.append("Intervals are Student's t with df degrees of freedom.")
     return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key=DECISIONS)
@@ -250,8 +252,8 @@ def _predictions(predictions: Sequence[RunPrediction], far: Sequence[object]) ->
     notes = [f"The range at {one.where} holds {IF_THE_FORM_HOLDS}." for one in held] + _reasons(predictions)
     title, first = "Predicted", predictions[0]
     if not all(one.reason for one in predictions):
-        notes.append(f"What of the variance is not from coefficients (by {first.by}) is lack of fit.")
-        title += f": {in_percent(first.level)} of such runs lie between low and high"
+        notes.append(f"The remaining variance, which is not from coefficients (by {first.by}), is lack of fit.")
+        title += f": {in_percent(first.level)} of such runs are between low and high"
     return Table.of(title, columns, predictions, notes, key="predictions")
 
 
@@ -289,7 +291,7 @@ def _influence(influence: Sequence[Decisive]) -> Table:
         *(Column(name, _five) for name in ("refitted", "predicted")),
         Column("change", lambda value: f"{value:+.1%}"),
     )
-    return Table("Runs that decide most", columns, [row for one in influence for row in _deciding(one)], key="decisive")
+    return Table("Most influential runs", columns, [row for one in influence for row in _deciding(one)], key="decisive")
 
 
 def _deciding(one: Decisive) -> Iterator[list[float | str | None]]:

@@ -1,1 +1,1 @@
-"""Loss curves of whole trainings: reading, fitting, and losses of budgets that were not trained."""
+"""Read and fit the loss curves of training runs, and predict the losses of untrained budgets."""

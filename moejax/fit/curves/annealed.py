@@ -1,9 +1,9 @@
 """Predict the loss after annealing the learning rate, from the loss curve of the constant-rate trunk.
 
 Branches leave a trunk at several steps and decay their learning rates. A law of loss curves is fitted to the trunk and
-its branches. It gives the loss difference between a branch's end and the trunk at the branch point; the trunk's own
-measurements give the level there. Prediction errors are measured: each branch is left out once and predicted by a fit
-to the others.
+its branches. The law gives the loss difference between a branch's end and the branch point; the trunk's measured losses
+give the level at the branch point. Prediction errors are measured by leaving each branch out once and predicting it by
+a fit to the others.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Branch:
     start: int
     """Number of trunk updates before the branch."""
     curve: LossCurve
-    """Schedule from the trunk's first update, with the losses measured after branching, the last one at the end of the
-    branch. A branch that was not trained has no losses."""
+    """Schedule from the trunk's first update, and losses measured after branching, up to the end of the branch. An
+    untrained branch has no losses."""
 
     @property
     def end(self) -> int:
@@ -57,7 +57,7 @@ class AnnealedLoss:
     low: float
     high: float
     standard_error: float
-    """Standard error from the left-out branches."""
+    """Standard error, estimated from the left-out branches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class LeftOut:
 
     @property
     def inside(self) -> bool:
-        """True if the measured loss lies in the range."""
+        """True if the measured loss is inside the prediction range."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
 
@@ -87,7 +87,7 @@ class AnnealedErrors:
     mean_error: float = column("mean error", ".4f")
     largest_error: float = column("largest", ".4f")
     inside: int = column(f"in {LEVEL:.0%} ranges")
-    """Number of losses in their ranges."""
+    """Number of measured losses inside their prediction ranges."""
     interpolated_mean_error: float = column("interpolated", ".4f")
 
 
@@ -101,7 +101,7 @@ class AnnealedLosses:
 
     @property
     def errors(self) -> Float[np.ndarray, " branches"]:
-        """Logarithm of predicted over measured loss of each left-out branch."""
+        """Log of predicted / measured loss for each left-out branch."""
         return np.array([math.log(one.predicted.loss / one.measured) for one in self.left_out])
 
     @property
@@ -127,8 +127,8 @@ class AnnealedLosses:
         """
         if branch.start > len(self.trunk.rates):
             raise UserError(
-                f"{branch.curve.name} leaves the trunk after {branch.start:,} steps, and the trunk has "
-                f"{len(self.trunk.rates):,}; train a longer one."
+                f"{branch.curve.name} leaves the trunk after {branch.start:,} steps, but the trunk has only "
+                f"{len(self.trunk.rates):,}; train a longer trunk."
             )
         return _ranged(branch_loss(self.fit.law, self.trunk, branch), self.errors)
 
@@ -144,17 +144,17 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
     """
     if len(branches) < LEAST_BRANCHES:
         raise UserError(
-            f"{trunk.name} has {len(branches)} branch{'es' * (len(branches) != 1)}; annealed losses are predicted from "
-            f"{LEAST_BRANCHES} or more, so that each is predicted from others once."
+            f"{trunk.name} has {len(branches)} branch{'es' * (len(branches) != 1)}; give at least "
+            f"{LEAST_BRANCHES}, since each branch is predicted from the others."
         )
     if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
-        raise UserError(f"The learning rate of {flat[0]} does not fall; it does not determine the effect of annealing.")
+        raise UserError(f"The learning rate of {flat[0]} never falls, so it does not show the effect of annealing.")
     curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
     for curve in curves.curves:
         if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():
             raise UserError(
-                f"The loss of {curve.name} at step {curve.steps[wrong][0]:,} is {curve.loss[wrong][0]:.4g}; laws of "
-                f"curves are of losses above 0."
+                f"The loss of {curve.name} at step {curve.steps[wrong][0]:,} is {curve.loss[wrong][0]:.4g}; loss-curve "
+                f"laws need finite losses above 0."
             )
     fit = _at_optimum(fit_curves(curves, law, intervals=False, seed=seed), "all branches")
     runs = runs_of(curves)
@@ -186,7 +186,7 @@ def branch_loss(law: Law, trunk: LossCurve, branch: Branch) -> float:
     """Return the law's loss at a branch's end, shifted by the trunk's measured offset from the law at the branch point.
 
     A trunk's losses drift around the law for longer than annealing takes, and a branch starts from the trunk's current
-    offset. The offset is averaged over as many steps on each side as the branch takes.
+    offset. The offset is averaged over as many steps on each side of the branch point as the branch has.
     """
     near = np.abs(trunk.steps - branch.start)
     near = near <= max(branch.end - branch.start, int(near.min()))
@@ -200,7 +200,7 @@ def _at_optimum(fit: FitResult, of: str) -> FitResult:
     if not fit.converged:
         raise UserError(
             f"The fit of {type(fit.law).__name__} to {of} did not converge (gradient norm {fit.gradient_norm:.2g}); "
-            f"measure the validation loss more often, or take another law of curves."
+            f"measure the validation loss more often, or choose another loss-curve law."
         )
     return fit
 

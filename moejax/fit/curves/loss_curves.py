@@ -1,7 +1,7 @@
 """Fit a law of loss curves; predict held-out curves and the loss under new schedules.
 
-Points of one curve are not independent draws. Blocks of it are (``read_curves.BLOCKS``), or whole curves if there are
-enough of them.
+Neighbouring points of a curve are correlated. Blocks of a curve (``read_curves.BLOCKS``), or whole curves if there are
+enough, count as independent draws.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ STARTS = 128
 SEARCH = Search(screened=8, rounds=((20, 3),))
 """Search with few starts, since nearly all polished starts reach the same optimum."""
 SECOND_SEARCH = Search(screened=32, rounds=((20, 8),))
-"""Search with four times as many starts, and from the first optimum, if a single start reached it."""
-NO_DROPS = "the fitted curves do not tell what a falling rate gains (drop_scale), and this one's rate falls"
+"""Second search if only one start reached the first optimum: four times as many starts, and the first optimum."""
+NO_DROPS = "the learning rate falls, but the fitted curves do not determine the effect (drop_scale)"
 MANY_CURVES = 12
-"""Number of curves from which each curve counts as one draw, so that its random effect is estimated."""
+"""Minimum number of curves at which each curve counts as one draw, so that its random effect is estimated."""
 
 
 def curve_law(name: str) -> type:
     """Return a law of loss curves by its name or the name of its paper.
 
     Raises:
-      UserError: unknown name; the message gives the nearest ones.
+      UserError: the name is unknown; the message suggests similar names.
     """
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES_OF_CURVES.get(asked, asked)
     if known not in CURVE_LAWS:
         raise UserError(
-            f"There is no law of loss curves '{name}'; {did_you_mean(asked, [*CURVE_LAWS, *ALIASES_OF_CURVES])}"
+            f"There is no loss-curve law '{name}'; {did_you_mean(asked, [*CURVE_LAWS, *ALIASES_OF_CURVES])}"
         )
     return CURVE_LAWS[known]
 
@@ -65,8 +65,8 @@ def fit_curves(
     """Fit a law of loss curves to the curves of one model.
 
     Args:
-      law: its name, its class, or an instance, whose coefficients are one more start.
-      blocks: blocks of a curve that count as one draw each; default ``BLOCKS``, or 1 from ``MANY_CURVES`` curves on.
+      law: a law's name or class, or a law instance, whose coefficients are an additional start.
+      blocks: number of blocks per curve, one draw each; default ``BLOCKS``, or 1 from ``MANY_CURVES`` curves on.
       intervals: True to compute the covariance, which takes longer than the fit.
       options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
 
@@ -80,8 +80,8 @@ def fit_curves(
         blocks = BLOCKS if len(curves.curves) < MANY_CURVES else 1
     elif blocks > (most := max((most_blocks(curve) for curve in curves.curves), default=blocks)):
         raise UserError(
-            f"blocks is {blocks:,}, and no curve has points for more than {most} stretches of two: a draw is a stretch "
-            f"of a curve, never a point. Give at most {most}."
+            f"blocks is {blocks:,}, but a block needs two points and no curve has points for more than {most} blocks. "
+            f"Give at most {most}."
         )
     runs = runs_of(curves, blocks=blocks)
     starts = options.pop("starts", STARTS)
@@ -102,8 +102,8 @@ def _check_falls(curve: LossCurve) -> None:
     if last.min() > first.max():
         raise UserError(
             f"The loss of {curve.name} rises: it is {first.min():.4g} to {first.max():.4g} in the first third of its "
-            f"points after the warm-up and {last.min():.4g} to {last.max():.4g} in the last. A law of curves describes "
-            f"a loss that falls; leave the curve out, or cut it before it diverges."
+            f"points after the warm-up and {last.min():.4g} to {last.max():.4g} in the last third. Loss-curve laws "
+            f"describe falling losses; leave the curve out, or cut it before it diverges."
         )
 
 
@@ -118,19 +118,19 @@ def predict_curve(
     """Return the loss after given updates of a schedule: columns ``step``, ``lr``, ``loss``, ``low``, ``high``,
     ``reason``.
 
-    The range is that of a measured loss; ``reason`` explains a missing range. Steps during the warm-up are not
-    described.
+    A measured loss is in the range with probability ``level``; ``reason`` explains a missing range. The law does not
+    describe steps of the warm-up.
 
     Raises:
       UserError: a step is beyond the end of the schedule, or the level is not between 0 and 1.
     """
     steps = np.asarray(steps, np.int64)
     if len(steps) and not (steps.min() >= 1 and steps.max() <= len(rates)):
-        raise UserError(f"Steps must be between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
+        raise UserError(f"Steps must be between 1 and {len(rates)}; got {steps.min()} to {steps.max()}.")
     falls = bool((np.diff(rates) < 0).any())
     known = knows_drops(result)
     predicted = result.prediction_intervals(Design(columns=columns_at(rates, steps, known or falls)), level)
-    # If no fitted learning rate falls, the scale of drops is only its initial guess, whatever its spread.
+    # If no fitted learning rate falls, drop_scale keeps its initial guess, whatever its spread.
     ranged = known or not falls
     reasons = list(predicted.unknown) if ranged else [NO_DROPS] * len(steps)
     return pd.DataFrame(
@@ -146,15 +146,15 @@ def predict_curve(
 
 
 def losses_at(law: Law, rates: np.ndarray, steps: np.ndarray) -> Any:
-    """Return the losses of a law after given updates of a schedule, as a function whose spread can be computed."""
+    """Return a law's losses after given updates of a schedule; differentiable in the law's coefficients."""
     return outputs(law, Design(columns=columns_at(rates, steps)), "loss")
 
 
 def reach_beyond(result: FitResult, rates: Float[np.ndarray, " updates"]) -> tuple[float, str]:
-    """Return the largest extrapolation factor of a schedule beyond the fitted ones, and its column of ``REACH``.
+    """Return a schedule's largest extrapolation factor beyond the fitted schedules, and its column of ``REACH``.
 
     The factor is above 1 beyond the largest fitted value and below 1 under the smallest. It is 1, with an empty name,
-    within all of them.
+    if the schedule is within all fitted ranges.
     """
     reached = {name: float(values[0]) for name, values in reach_at(rates, np.array([len(rates)])).items()}
     far = outside(reached, result.fitted)
@@ -181,7 +181,7 @@ class HeldOutCurve:
     last_error: float
     """Predicted minus measured loss at the last step."""
     inside: float
-    """Share of points within their ranges; NaN if none has a range."""
+    """Share of points within their ranges; NaN if no point has a range."""
     beyond: float
     """Extrapolation factor at the last step, by ``reach_beyond``."""
     beyond_in: str

@@ -1,7 +1,7 @@
 """Read loss curves from CSV, Parquet and JSON-lines files, trackers, and the ``metrics.jsonl`` of training runs.
 
-A curve is the measured losses of one training run and the learning rate of every update. Learning rates are logged at
-some steps only. Between two of them the rate is linear, or one jump at the later step if it is flat on both sides.
+A curve holds the measured losses of one training run and the learning rate of every update. Learning rates are logged
+at some steps only. In between, the rate is linear, or jumps at the later step if it is constant before and after.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from moejax.wording import counted, did_you_mean, listed, shown, some, told
 METRICS = "metrics.jsonl"
 """Log file in the directory of a training run."""
 NOT_FINITE = ("nan", "inf", "-inf")
-"""Values of the loss in the log at a step whose update was skipped."""
+"""Loss values in the log at steps whose update was skipped."""
 TRUNK = "trunk"
 NAMES = {
     "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
@@ -42,9 +42,9 @@ NAMES = {
     "loss": ("loss", "train_loss", "training_loss", "train/loss"),
     "run": ("run", "name", "curve", "run_name", "model"),
 }
-"""Names of our columns in tables of curves."""
+"""Accepted names of each column in tables of curves."""
 MOST_POINTS = 256
-"""Maximum number of points of a curve in a fit; longer curves are averaged over this many blocks."""
+"""Maximum number of points of a curve in a fit; more points are averaged over this many blocks."""
 BLOCKS = 8
 """Number of blocks of a curve that count as one draw each, since neighbouring residuals are correlated."""
 LARGEST_RATE = 1e6
@@ -52,9 +52,9 @@ LARGEST_RATE = 1e6
 LARGEST_LOSS = 1e6
 """Upper limit of a loss (or perplexity). Squares of larger losses would overflow float64."""
 LONGEST = 5_000_000
-"""Updates of the longest curve, since a learning rate is stored for each."""
+"""Maximum number of updates of a curve, since a learning rate is stored for each."""
 VIRTUAL_STEPS = 20_000
-"""Number of equal steps for curves of tables with tokens but no steps."""
+"""Number of equal steps of a curve whose table has tokens but no steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +150,18 @@ def read_curves(
 ) -> Curves:
     """Read loss curves from files, directories of training runs or of a study, or a pandas DataFrame.
 
-    A table has columns of steps (or tokens), learning rates and losses. A column names the run if the table has
-    several; otherwise the file name is the run's name. In a ``metrics.jsonl`` the trunk and each branch are a curve,
-    and the schedule of a branch begins with the trunk's.
+    A table has columns of steps (or tokens), learning rates and losses. If a table has several runs, a column names
+    the run; otherwise the file name is the run's name. In a ``metrics.jsonl`` the trunk and each branch are separate
+    curves, and the schedule of a branch begins with the trunk's schedule.
 
     Args:
-      sources: one or several; also in an object store (``s3://…``, ``gs://…``).
-      mapping: our column (step, tokens, lr, loss, run) to a column of the table, or to arithmetic on its columns.
+      sources: one source or several; also in an object store (``s3://…``, ``gs://…``).
+      mapping: maps step, tokens, lr, loss or run to a column of the table, or to arithmetic on its columns.
       loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss give
         only the learning rate.
       where: conditions on the columns that a row must meet, as in ``read_runs``.
-      only: patterns of names; all curves if not given.
-      warmup: updates in which the learning rate rose from 0, if it is not logged from the beginning.
+      only: patterns of curve names; by default, all curves.
+      warmup: number of updates in which the learning rate rose from 0, if the log does not begin at the first update.
 
     Raises:
       UserError: a file or column is missing, or a column has invalid numbers; the message gives the position.
@@ -181,20 +181,22 @@ def read_curves(
             curves += [_curve(one, warmup, notes) for one in rows]
     names = [curve.name for curve in curves]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"Two curves are called {twice[0]!r}; give them other names, or put them in other files.")
+        raise UserError(
+            f"Two curves are called {twice[0]!r}; give them different names, or put them in different files."
+        )
     _check_lengths(curves)
     read = Curves(curves=tuple(curves), notes=tuple(dict.fromkeys(notes)))
     return read.only(read.matching(only)) if only else read
 
 
 def _check_lengths(curves: Sequence[LossCurve]) -> None:
-    """Raise ``UserError`` if curves were cut into different steps, since a law sums over updates."""
+    """Raise ``UserError`` if curves have steps of different sizes, since a law sums over updates."""
     for cut in (curve for curve in curves if curve.is_cut):
         for other in curves:
             if not np.isclose(cut.tokens_per_step, other.tokens_per_step, rtol=0.01):
                 raise UserError(
-                    f"{cut.name} has tokens and no steps, and {other.name} is not as long or has other steps: their "
-                    f"rates cannot be summed alike. Add the steps: --map step=tokens/BATCH, the tokens of a batch."
+                    f"{cut.name} has tokens but no steps, and {other.name} has another length or other steps, so their "
+                    f"rates cannot be summed alike. Add steps with --map step=tokens/BATCH (BATCH: tokens per step)."
                 )
 
 
@@ -209,7 +211,7 @@ def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
     path = Path(source)
     logs = sorted(path.rglob(METRICS)) if path.is_dir() else [path]
     if not logs:
-        raise UserError(f"{path} has no {METRICS} below it; name a training's folder, a study's, or tables of curves.")
+        raise UserError(f"{path} contains no {METRICS}; give the folder of a run or a study, or tables of curves.")
     return [
         (
             log.parent.name if log.name == METRICS else log.name.partition(".")[0],
@@ -221,7 +223,7 @@ def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
 
 
 def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, DataFrame]]:
-    """Return the runs of a tracker's directory or database with their metrics by step; none for a run directory."""
+    """Return the runs in a tracker's directory or database, with metrics by step; no runs for a run directory."""
     path = Path(str(source).partition("#")[0])
     if not run_source.has_prefix(source):
         if is_remote(source):
@@ -231,13 +233,13 @@ def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, DataFrame]
             return []
     runs = run_source.histories(source)
     if not runs:
-        raise UserError(f"{source} has no run with metrics by step.")
+        raise UserError(f"{source} has no run with metrics logged by step.")
     notes += [f"{source}, {note}" for _, frame in runs for note in frame.attrs.get("notes", ())]
     return runs
 
 
 def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
-    """Return the tables of curves in an object store; they are copied to a temporary directory."""
+    """Read tables of curves from an object store, through a temporary directory."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder, url.rpartition("/")[2])
@@ -262,13 +264,13 @@ class _Rows:
     name: str
     place: str
     cells: DataFrame
-    """Our columns, with the cells of the table, indexed from 0 by its rows."""
+    """Cells in the columns of ``NAMES``, indexed by the table's rows from 0."""
     measured: Bool[np.ndarray, " rows"]
     """True for rows whose loss is a point of the curve; all rows give the schedule."""
 
 
 def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *, sparse: bool) -> list[_Rows]:
-    """Return the rows of each curve of a table; ``sparse`` if a row with a learning rate may have no loss."""
+    """Return the rows of each curve of a table; ``sparse``: a row with a learning rate may have no loss."""
     # A dot in a column name stands for a nested metric: train.loss.
     named = {str(column).replace(".", "/"): column for column in frame.columns}
     every = {ours: [named[one] for one in theirs if one in named] for ours, theirs in NAMES.items()}
@@ -276,18 +278,19 @@ def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *
     known = f"its columns are {listed([str(column) for column in frame.columns])}"
     if "lr" not in columns:
         raise UserError(
-            f"{place} has no column of learning rates (lr or learning_rate); {known}. A law of curves reads the "
-            f"schedule: add it, or name it (--map lr=COLUMN)."
+            f"{place} has no column of learning rates (lr or learning_rate); {known}. Loss-curve laws need the "
+            f"schedule; add such a column, or name it with --map lr=COLUMN."
         )
     if "loss" not in columns or not {"step", "tokens"} & {*columns}:
         missing = "steps (step, or tokens)" if "loss" in columns else "losses (loss)"
-        raise UserError(f"{place} has no column of {missing}; {known}. Name it (--map COLUMN_OF_OURS=COLUMN).")
+        raise UserError(f"{place} has no column of {missing}; {known}. Name it with --map NAME=COLUMN.")
     cells = pd.DataFrame({ours: frame[column] for ours, column in columns.items()})
     if {"phase", "steps_done"} <= {*frame.columns}:
         return _phases(name, place, cells, frame["phase"], notes, sparse)
     if not sparse and len(every["loss"]) > 1:
         notes.append(
-            f"{place} has {listed(map(str, every['loss']))}: the curve is of {columns['loss']}; --loss names another."
+            f"{place} has {listed(map(str, every['loss']))}; the curve is read from {columns['loss']}. Choose another "
+            f"column with --loss."
         )
     tracked = frame.attrs.get(run_source.NOT_FINITE)
     parts = [(name or "curve", place, cells)]
@@ -295,7 +298,7 @@ def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *
         if (nameless := cells["run"].isna().to_numpy()).any():
             raise UserError(
                 f"{place}: {columns['run']} is empty in row {np.argmax(nameless) + 1} "
-                f"({counted(int(nameless.sum()), 'such row')}); name the run of every row."
+                f"({counted(int(nameless.sum()), 'such row')}); every row needs the name of its run."
             )
         parts = [(str(run), f"{place}, run {run}", part) for run, part in cells.groupby("run", sort=False)]
     if tracked is None and not sparse:
@@ -305,14 +308,14 @@ def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *
 
 
 def _phases(name: str, place: str, cells: DataFrame, phase: Series, notes: list[str], sparse: bool) -> list[_Rows]:
-    """Return the trunk of a training run and its branches, whose schedules begin with the trunk's."""
+    """Return the rows of a training run's trunk and of its branches, whose schedules begin with the trunk's."""
     parts = []
     for called, own in cells.groupby(phase, sort=False):
         trunk = cells[phase == TRUNK]
         whole = own if called == TRUNK else pd.concat([trunk[trunk["step"] < own["step"].min()], own])
         skipped = own["loss"].isin(NOT_FINITE)
         if skipped.any():
-            notes.append(f"{place}, {called}: {counted(int(skipped.sum()), 'step')} without a finite loss left out.")
+            notes.append(f"{place}, {called}: left out {counted(int(skipped.sum()), 'step')} without a finite loss.")
         measured = own.index[~skipped & (own["loss"].notna() | (not sparse))]
         parts.append(
             _Rows(
@@ -329,7 +332,7 @@ def _full_rows(name: str, place: str, cells: DataFrame, notes: list[str]) -> _Ro
     """Return the rows with a loss or a learning rate; rows of other metrics, such as evaluations, have neither."""
     empty = cells["lr"].isna() & cells["loss"].isna()
     if empty.any():
-        notes.append(f"{place}: {counted(int(empty.sum()), 'row')} with neither loss nor rate left out.")
+        notes.append(f"{place}: left out {counted(int(empty.sum()), 'row')} with neither a loss nor a learning rate.")
     cells = cells[~empty]
     return _Rows(name=name, place=place, cells=cells, measured=np.ones(len(cells), bool))
 
@@ -337,38 +340,38 @@ def _full_rows(name: str, place: str, cells: DataFrame, notes: list[str]) -> _Ro
 def _sparse_rows(
     name: str, place: str, cells: DataFrame, columns: Mapping[str, Any], diverged: int, notes: list[str]
 ) -> _Rows:
-    """Return rows of metrics with their own steps, as a tracker logs them; evaluations are fewer than steps.
+    """Return the rows of metrics that a tracker logged at different steps.
 
-    A loss without a learning rate gets the interpolated one of the logged schedule.
+    A loss without a learning rate gets the interpolated rate of the logged schedule.
     """
     steps = _numbers(cells["step"]) if "step" in cells else np.array([np.nan])
     if not np.isfinite(steps).all():
         return _full_rows(name, place, cells, notes)
     if diverged:
-        notes.append(f"{place}: {counted(diverged, 'step')} without a finite loss left out.")
+        notes.append(f"{place}: left out {counted(diverged, 'step')} without a finite loss.")
     rate, loss = (cells[column].notna().to_numpy() for column in ("lr", "loss"))
     step = steps.astype(np.int64)
     known = rate & (step > 0)
     if known.sum() < 2 or not loss.any():
         few = columns["lr" if loss.any() else "loss"]
         raise UserError(
-            f"{place} has {counted(int(min(known.sum(), loss.sum())), 'step')} with {few}; a curve is losses, and a "
-            f"schedule that was logged at two steps or more."
+            f"{place} has {counted(int(min(known.sum(), loss.sum())), 'step')} with {few}; a curve needs losses, and "
+            f"learning rates logged at two steps or more."
         )
     logged = _numbers(cells["lr"])
     schedule, first, last = _rates(place, step[known], logged[known], None, []), step[known][0], step[known][-1]
     within = (step >= first) & (step <= last)
     if outside := int((loss & ~within).sum()):
         notes.append(
-            f"{place}: {outside:,} of {int(loss.sum()):,} losses, before the first rate that was logged (step "
-            f"{first:,}) or after the last ({last:,}), left out."
+            f"{place}: left out {outside:,} of {int(loss.sum()):,} losses, which are before the first logged learning "
+            f"rate (step {first:,}) or after the last (step {last:,})."
         )
     measured = step[loss & within]
     apart, near = (np.median(np.diff(one)) if len(one) > 1 else np.inf for one in (step[known], measured))
     if apart > 4 * near and np.ptp(logged[known]) > 0:
         notes.append(
-            f"{place} logs a rate every {apart:,.0f} steps and a loss every {near:,.0f}: the rate between is taken as "
-            f"linear, or as one jump, which may be wrong. Log it as often."
+            f"{place} logs a learning rate every {apart:,.0f} steps and a loss every {near:,.0f}. Rates in between are "
+            f"interpolated, which may be wrong; log the rate as often as the loss."
         )
     kept = within & (rate | loss)
     filled = cells.assign(lr=np.where(rate, logged, schedule[np.clip(step, 1, last) - 1]))
@@ -381,7 +384,7 @@ def _curve(rows: _Rows, warmup: int | None, notes: list[str]) -> LossCurve:
     step, tokens_per_step = _steps(rows, numbers, notes)
     later = step > 0
     if not later.all():
-        notes.append(f"{rows.place}: step 0 is before the first update, and is left out.")
+        notes.append(f"{rows.place}: left out step 0, which is before the first update.")
     measured = later & rows.measured
     return LossCurve(
         name=rows.name,
@@ -412,7 +415,7 @@ def _check(rows: _Rows, numbers: Mapping[str, np.ndarray]) -> None:
     axis = "step" if "step" in numbers else "tokens"
     at, rate, loss = (numbers[name] for name in (axis, "lr", "loss"))
     for name, valid, rule in (
-        (axis, np.isfinite(at) & (at >= 0), "not a number from 0 on"),
+        (axis, np.isfinite(at) & (at >= 0), "not a number of at least 0"),
         ("lr", (rate >= 0) & (rate <= LARGEST_RATE), f"not a learning rate from 0 to {LARGEST_RATE:g}"),
         (
             "loss",
@@ -424,17 +427,17 @@ def _check(rows: _Rows, numbers: Mapping[str, np.ndarray]) -> None:
             first = int(np.argmin(valid))
             raise UserError(
                 f"{place}: {name} is {_shown(rows.cells[name].iloc[first], numbers[name][first])} in row "
-                f"{index[first]}, {rule} ({counted(int((~valid).sum()), 'such row')}); remove them, or cut the curve "
-                f"before."
+                f"{index[first]}, {rule} ({counted(int((~valid).sum()), 'such row')}); remove these rows, or cut the "
+                f"curve before them."
             )
     if (back := np.diff(at) <= 0).any():
         later = int(np.argmax(back)) + 1
         raise UserError(
-            f"{place}: {axis} {at[later]:g} in row {index[later]} comes after {at[later - 1]:g}; a curve's {axis}s "
-            f"ascend. If the table holds several runs, name them in a column run; else keep one row a step."
+            f"{place}: {axis} {at[later]:g} in row {index[later]} comes after {at[later - 1]:g}, but {axis} must "
+            f"ascend. If the table holds several runs, name them in a column run; otherwise keep one row per step."
         )
     if (points := int(rows.measured.sum())) < 3:
-        raise UserError(f"{place} has {counted(points, 'point')}; give 3 or more.")
+        raise UserError(f"{place} has {counted(points, 'point')}; a curve needs 3 or more.")
     if not rate.max() > 0:
         raise UserError(f"{place}: every learning rate is 0; nothing was trained.")
 
@@ -460,16 +463,16 @@ def _steps(rows: _Rows, numbers: Mapping[str, np.ndarray], notes: list[str]) -> 
         tokens = numbers["tokens"][-1] / VIRTUAL_STEPS
         step = np.round(numbers["tokens"] / tokens)
         notes.append(
-            f"{place} has tokens and no steps: its rates are summed over {VIRTUAL_STEPS:,} steps of {tokens:.4g} "
-            f"tokens."
+            f"{place} has tokens but no steps; its learning rates are summed over {VIRTUAL_STEPS:,} steps of "
+            f"{tokens:.4g} tokens."
         )
     if step[-1] > LONGEST:
-        raise UserError(f"{place}: step {step[-1]:g} is beyond {LONGEST:,}; give steps of larger batches.")
+        raise UserError(f"{place}: step {step[-1]:g} exceeds the limit of {LONGEST:,}; give steps of larger batches.")
     return step.astype(np.int64), float(tokens)
 
 
 def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None, notes: list[str]) -> Any:
-    """Return the learning rate of every update, interpolated between the logged ones."""
+    """Return the learning rate of every update, interpolated between the logged rates."""
     at = step - 1
     every = np.arange(int(step[-1]))
     rates = np.interp(every, at, logged)
@@ -487,32 +490,32 @@ def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None,
         rates[:first] = logged[0]
         if first > 2 * int(np.median(np.diff(at))):
             notes.append(
-                f"{place} logs no rate before step {int(step[0]):,}: it is taken as {logged[0]:.4g} from the start. "
-                f"If it was warmed up, say in how many steps (--warmup)."
+                f"{place} logs no rate before step {int(step[0]):,}; {logged[0]:.4g} is assumed from the start. "
+                f"If the rate was warmed up, give the number of steps with --warmup."
             )
     else:
-        # A log that begins within the warm-up gives the rate there: it rose linearly to that value.
+        # If the log begins within the warm-up, the rate rose linearly to the first logged value.
         rises = min(max(warmup, 1), first + 1)
         rates[:first] = logged[0] * np.minimum((every[:first] + 1) / rises, 1.0)
         if warmup > first + 1 and not (len(logged) > 1 and logged[1] > logged[0]):
             notes.append(
-                f"{place} logs a rate that no longer rises at step {first + 1:,}, within the {warmup:,} steps of "
-                f"--warmup: it is taken to rise until there."
+                f"{place}: the logged rate no longer rises at step {first + 1:,}, within the {warmup:,} steps of "
+                f"--warmup; it is assumed to rise until that step."
             )
     return rates
 
 
 def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POINTS, drops: bool | None = None) -> Runs:
-    """Convert points of curves to runs of a law: its inputs, the loss, and blocks of a curve as groups.
+    """Convert points of curves to runs, with the inputs of loss-curve laws, and blocks of a curve as groups.
 
-    Points of the warm-up are left out, because the power law of the sum of rates does not describe it.
+    Points of the warm-up are left out, because the power law of the sum of rates does not describe them.
 
     Args:
-      drops: True to include changes of the learning rate; default: if it falls in any curve. If it falls in none, the
-        effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
+      drops: True to include drops of the learning rate; default: True if it falls in any curve. If it falls in no
+        curve, the effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
     """
     if not curves.curves:
-        raise UserError("There are no curves; give some.")
+        raise UserError("There are no curves; give at least one.")
     counts = curves.falls if drops is None else drops
     parts, models, labels, groups, losses = [], [], [], [], []
     for curve in curves.curves:
@@ -556,7 +559,7 @@ def columns_at(rates: Any, steps: Any, drops: bool = True) -> Points:
 
 
 def _wide(values: np.ndarray, width: int, name: str) -> np.ndarray:
-    """Pad a column to a number of drops, with drops of zero size."""
+    """Pad a column to ``width`` drops, with drops of zero size."""
     if values.ndim == 1 or values.shape[1] == width:
         return values
     last = np.repeat(values[:, -1:], width - values.shape[1], axis=1)
@@ -564,10 +567,10 @@ def _wide(values: np.ndarray, width: int, name: str) -> np.ndarray:
 
 
 def constant_only(curves: Curves) -> str:
-    """Return a sentence that no schedule of these curves determines the effect of annealing; empty if one does."""
+    """Return a warning if no schedule of these curves determines the effect of annealing, else an empty string."""
     if curves.falls:
         return ""
     return (
-        f"The learning rate falls in none of {some(list(curves.names), most=3)}: what a drop of it takes off the loss "
-        f"is not determined, and no annealed loss has a range. Add a curve whose rate decays."
+        f"The learning rate falls in none of {some(list(curves.names), most=3)}: the effect of annealing is not "
+        f"determined, and no annealed loss has a range. Add a curve whose learning rate decays."
     )

@@ -1,1 +1,1 @@
-"""The search for coefficients: objectives, initial guesses, minimisation and identifiability."""
+"""Search for coefficients: objectives, initial guesses, minimisation and identifiability."""

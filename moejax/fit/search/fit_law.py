@@ -86,11 +86,11 @@ AGREES = 1e-4
 """Relative difference from the lowest objective below which a local optimum counts as the same."""
 
 EXACT = 1e-9
-"""Objective, relative to a constant prediction's, below which the runs follow the law exactly and optima count as the
-same."""
+"""Objective, as a share of a constant prediction's objective, below which the runs follow the law exactly and optima
+count as the same."""
 
 CONVERGED = 1e-6
-"""Gradient norm below which a fit has converged, relative to the objective if that is above 1."""
+"""Gradient norm below which a fit has converged, relative to the objective if the objective is above 1."""
 
 Progress = Callable[[str, int, int], None]
 """Callback ``progress(stage, done, total)``."""
@@ -109,7 +109,7 @@ class Search:
 
 
 EVERY_START = Search(screened=None, rounds=())
-"""Polish every start, as the published grids do."""
+"""Search that polishes every start, like the published grid searches."""
 
 
 def fit_law(
@@ -138,12 +138,12 @@ def fit_law(
         finite objective.
     """
     if not (isinstance(seed, int) and seed >= 0):
-        raise UserError(f"seed is {shown(seed)}; give a whole number from 0 on.")
+        raise UserError(f"seed must be a whole number of at least 0; got {shown(seed)}.")
     if isinstance(starts, int) and starts < 1:
-        raise UserError(f"starts is {starts}; a search starts from one point or more.")
+        raise UserError(f"starts must be at least 1; got {starts}.")
     start_at: Any = Sobol(starts, seed=seed) if isinstance(starts, int) else starts or Sobol(seed=seed)
     if not callable(start_at):
-        raise UserError(f"starts is {shown(starts)}; give a number of them, or starts of moejax.fit.search.starts.")
+        raise UserError(f"starts must be a number, or starts from moejax.fit.search.starts; got {shown(starts)}.")
     fixed = {name: _number(name, value) for name, value in dict(fixed or {}).items()}
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
@@ -184,8 +184,8 @@ def objective_of(result: FitResult) -> FitObjective:
     """
     if isinstance(result.law, ChainedLaw):
         raise UserError(
-            f"{type(result.law).__name__} is two fits, of the loss and of the score from it, and no search of its own; "
-            f"fit the two laws each for this."
+            f"{type(result.law).__name__} combines a fit of the loss and a fit of the score, and has no objective of "
+            f"its own; use the two fits separately."
         )
     return FitObjective(type(result.law), result.penalty, tuple(sorted(result.fixed)), result.output)
 
@@ -193,7 +193,7 @@ def objective_of(result: FitResult) -> FitObjective:
 def _search(
     objective: FitObjective, data: Mapping[str, Any], runs: Runs, points: np.ndarray, search: Search, progress: Progress
 ) -> tuple[minimise.Lanes, np.ndarray]:
-    """Return the polished lanes, and the starting point of each."""
+    """Return the polished solves (vmapped lanes), and the starting point of each."""
     began = points
     if search.screened is not None and len(points) > search.screened:
         values = minimise.values(objective, points, data, runs.weight, progress=lambda *n: progress("screening", *n))
@@ -249,7 +249,7 @@ def _result(
     point, value, norm = ended.point, ended.value, ended.gradient_norm
     with float64():
         law = jax.tree.map(float, law_at(objective, point, data))
-        # Use centred units, because a law that fits may overflow in the table's units.
+        # Use centred units, because the fitted law may overflow in the table's units.
         centred = np.asarray(objective.predicted(point, data))
     predicted = predict(law, runs, objective.output)
     _check_above_0(objective, centred[runs.weight > 0])
@@ -295,10 +295,10 @@ def _check_above_0(objective: FitObjective, predicted: np.ndarray) -> None:
     if wrong := int((~(np.isfinite(predicted) & (predicted > 0))).sum()):
         remedy = "give more --starts, or another law"
         if getattr(objective.penalty, "residual", "log") != "log":
-            remedy = f"give --residual log, by which no search ends there; or {remedy}"
+            remedy = f"give --residual log, which excludes such predictions; or {remedy}"
         raise UserError(
-            f"The search ended where {called(objective.law)} predicts no {objective.output} above 0 of {wrong} of "
-            f"{counted(len(predicted), 'run')}: {remedy}."
+            f"At the end of the search, {called(objective.law)} predicts no {objective.output} above 0 for {wrong} of "
+            f"{counted(len(predicted), 'run')}; {remedy}."
         )
 
 
@@ -312,10 +312,10 @@ def _number(name: str, value: Any) -> float:
 def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
     if objective.output not in objective.law.outputs:
         raise UserError(
-            f"{called(objective.law)} predicts {' and '.join(objective.law.outputs)}, and what would be fitted is the "
-            f"{objective.output}; choose another law, or name the column that holds one of its outputs "
-            f"(--loss {next(iter(objective.law.outputs))}, with --map {next(iter(objective.law.outputs))}=COLUMN where "
-            f"it has another name)."
+            f"{called(objective.law)} predicts {' and '.join(objective.law.outputs)}, but the runs have the "
+            f"{objective.output}; choose another law, or name a column with one of its outputs "
+            f"(--loss {next(iter(objective.law.outputs))}, with --map {next(iter(objective.law.outputs))}=COLUMN if "
+            f"the column has another name)."
         )
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
@@ -328,7 +328,7 @@ def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
     for name, value in fixed.items():
         words, holds = rules[objective.signs[name]]
         if not (np.isfinite(value) and holds(value)):
-            raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {called(objective.law)}.")
+            raise UserError(f"{name} is fixed at {value}, but must be {words} in {called(objective.law)}.")
     if not objective.free:
         raise UserError(f"Every coefficient of {called(objective.law)} is fixed; leave at least one to fit.")
 
@@ -336,7 +336,7 @@ def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
 def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> None:
     if missing := [name for name in objective.law.inputs if value_of(runs.design, name) is None]:
         raise UserError(
-            f"{called(objective.law)} reads {', '.join(objective.law.inputs)}, and the runs have no "
+            f"{called(objective.law)} reads {', '.join(objective.law.inputs)}, but the runs have no "
             f"{', '.join(missing)}."
         )
     for name in objective.law.inputs:
@@ -357,19 +357,19 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
     lowest = float(runs.loss[runs.weight > 0].min(initial=np.inf))
     if objective.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
         raise UserError(
-            f"irreducible is fixed at {fixed['irreducible']:g}, and a run has a loss of {lowest:g}; no model is below "
-            f"the irreducible loss, so fix it lower."
+            f"irreducible is fixed at {fixed['irreducible']:g}, but a run has a loss of {lowest:g}; fix irreducible "
+            f"below the lowest loss."
         )
     kept = int((runs.weight > 0).sum())
     if kept > 1 and np.ptp(runs.loss[runs.weight > 0]) == 0:
         raise UserError(
-            f"The {objective.output} is {lowest:.6g} in all {kept} runs, and what never differs sets no coefficient; "
-            f"name the column that was measured (--loss COLUMN)."
+            f"The {objective.output} is {lowest:.6g} in all {kept} runs, so it determines no coefficient; "
+            f"name the measured column with --loss COLUMN."
         )
     if kept < len(objective.free):
         raise UserError(
-            f"{counted(kept, 'run')} cannot set the {len(objective.free)} free coefficients of "
-            f"{called(objective.law)}; train more, choose a smaller law, or fix coefficients."
+            f"{counted(kept, 'run')} cannot determine the {len(objective.free)} free coefficients of "
+            f"{called(objective.law)}; add runs, choose a law with fewer coefficients, or fix coefficients."
         )
 
 
@@ -378,12 +378,10 @@ def _no_start(objective: FitObjective, data: Mapping[str, Any], runs: Runs, poin
     with float64():
         wrong = np.flatnonzero(~np.isfinite(np.asarray(objective.penalties(point, data))))
     if not len(wrong):
-        return (
-            "No start has a finite objective: the runs' weights are so large that no sum holds them; give smaller ones."
-        )
+        return "No start has a finite objective, because the sum of the runs' weights overflows; give smaller weights."
     first = wrong[0]
     return (
         f"No start has a finite objective: {called(objective.law)} gives no number for {len(wrong)} of "
-        f"{len(runs)} runs, as {runs.names[first]} with {objective.output} {runs.loss[first]:.4g}; check their sizes "
-        f"and losses, or give starts nearer to the answer."
+        f"{len(runs)} runs, such as {runs.names[first]} with {objective.output} {runs.loss[first]:.4g}; check their "
+        f"sizes and losses, or give starts closer to the solution."
     )

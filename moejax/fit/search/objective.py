@@ -1,8 +1,8 @@
 """Express a law, runs and a penalty as an objective over unconstrained, centred coordinates.
 
 Sizes are divided by their geometric means over the runs. The scale of a term is then its contribution to the loss at
-the centre of the table. A coefficient of one sign is searched by its logarithm. In these coordinates the condition
-number of Hoffmann's fit is a thousand times smaller than in the published ones.
+the centre of the table. A coefficient with a fixed sign is searched by its logarithm. In these coordinates the
+condition number of Hoffmann's fit is a thousand times smaller than in the published coordinates.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ RESIDUALS: dict[str, Callable[[Any, Any], Any]] = {
     "log": lambda predicted, observed: jnp.log(predicted) - jnp.log(observed),
     "nats": lambda predicted, observed: predicted - observed,
 }
-"""Kinds of residual: of log loss, where an error of 1 % counts the same at every loss, or in nats per token."""
+"""Kinds of residual: in log loss, where an error of 1 % counts the same at every loss, or in nats per token."""
 
 
 @dataclass(frozen=True)
 class Huber:
     """The Huber penalty: r²/2 up to ``delta``, delta·(|r| - delta/2) beyond. Hoffmann et al. (2022), Eq. 3.
 
-    The objective is the **sum** over runs. A mean is so small that the default tolerance of a minimiser stops at the
-    start.
+    The objective is the **sum** over runs. A mean would be so small that a minimiser's default tolerance stops it at
+    the start.
     """
 
     delta: float = 1e-3
@@ -71,18 +71,18 @@ PENALTIES: dict[str, type[Penalty]] = {"huber": Huber, "squared": Squared}
 
 
 def named_penalty(penalty: str = "huber", residual: str = "log", delta: float | None = None) -> Penalty:
-    """Return the penalty with a name of ``PENALTIES`` and a residual of ``RESIDUALS``.
+    """Return a penalty, given by its name in ``PENALTIES`` and its residual's name in ``RESIDUALS``.
 
     Raises:
       UserError: a name is unknown, delta is not positive, or the penalty has no delta.
     """
     for given, known, option in ((penalty, PENALTIES, "--penalty"), (residual, RESIDUALS, "--residual")):
         if given not in known:
-            raise UserError(f"{option} {given} is not known; choose {' or '.join(known)}.")
+            raise UserError(f"{option} must be {' or '.join(known)}; got {given}.")
     if delta is not None and not delta > 0:
-        raise UserError(f"--delta is {delta}; it must be above 0.")
+        raise UserError(f"--delta must be above 0; got {delta}.")
     if delta is not None and PENALTIES[penalty] is not Huber:
-        raise UserError(f"--penalty {penalty} has no --delta; leave it out.")
+        raise UserError(f"--penalty {penalty} has no --delta; leave --delta out.")
     return PENALTIES[penalty](residual=residual) if delta is None else Huber(delta=delta, residual=residual)
 
 
@@ -91,14 +91,15 @@ WIDEST = 12.0
 WIDEST_SIZE = 2 * WIDEST
 """Bound for a coefficient that is a size, such as Kaplan's N_c, the parameters at which the loss would be 1.
 
-It may be as far from the runs as their loss is from 1.
+A loss of 1 may be far outside the runs, and so may such a size.
 """
 
 
 AT_AN_END = 2.0
-"""Multiple of the bound beyond which a coordinate is at a bound of the search: the coefficient is within 4 % of it."""
+"""Multiple of the bound beyond which a coordinate counts as at the bound: the coefficient is within 4 % of the limit.
+"""
 NEAR_ZERO = 1e-4
-"""Share of its size below which a coefficient of one sign is nearly 0."""
+"""Share of its unit below which a coefficient with a fixed sign counts as nearly 0."""
 EDGE = 1 - 1e-12
 """Share of ``WIDEST`` up to which a coefficient keeps its precision."""
 
@@ -138,7 +139,7 @@ class FitObjective:
     output: str = "loss"
     """Measured output of the law."""
     plain: tuple[str, ...] = ()
-    """Coefficients whose coordinate is their own value, not its logarithm, because they are nearly 0."""
+    """Coefficients whose coordinate is their value, not its logarithm, because they are nearly 0."""
 
     @functools.cached_property
     def free(self) -> tuple[str, ...]:
@@ -158,11 +159,11 @@ class FitObjective:
 
     @functools.cached_property
     def logarithmic(self) -> np.ndarray:
-        """Mask of the logarithmic coordinates: those of coefficients of one sign."""
+        """Mask of the logarithmic coordinates, whose coefficients have a fixed sign."""
         return np.array([self.signs[name] != "any" for name in self.free])
 
     def near_zero(self, points: Array) -> Any:
-        """Return a mask of the coordinates (last axis) whose coefficients of one sign are nearly 0."""
+        """Return a mask of the coordinates (last axis) whose coefficients have a fixed sign and are nearly 0."""
         return self.logarithmic & (np.asarray(_bounded(points, self.widest)) < np.log(NEAR_ZERO))
 
     @functools.cached_property
@@ -182,7 +183,7 @@ class FitObjective:
         return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["is_scale"])
 
     def _size(self, name: str, data: Mapping[str, Any]) -> Any:
-        """Return the unit of a coefficient: the typical output for the scale of a term, else 1."""
+        """Return the unit of a coefficient: the typical output for a term's scale, else 1."""
         return data["typical"] if name in self._scales else 1.0
 
     def centred(self, point: Array, data: Mapping[str, Any]) -> Any:
@@ -270,7 +271,7 @@ def points_of(objective: FitObjective, stacked: Any, data: Mapping[str, Any]) ->
 def slopes_of_residuals(
     objective: FitObjective, residual: str, point: jax.Array, data: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return the residual of every run at a point, by a key of ``RESIDUALS``, and its coordinate derivatives."""
+    """Return every run's residual at a point (``residual``: a key of ``RESIDUALS``), and its coordinate derivatives."""
 
     def residuals(at: jax.Array) -> Any:
         return RESIDUALS[residual](objective.predicted(at, data), data["loss"])
@@ -293,9 +294,9 @@ def _plain(law: laws.Law, data: Mapping[str, Any]) -> Any:
 
 
 def units_of(law: type, runs: Runs) -> dict[str, float]:
-    """Return the unit of each kind of size that a law reads, over runs with positive weight.
+    """Return the unit of each kind of size that a law reads, from runs with positive weight.
 
-    It is the geometric mean if the values are positive, else the root mean square.
+    The unit is the geometric mean if the values are positive, else the root mean square.
     """
     kept = runs.weight > 0
     units = {}
@@ -317,7 +318,7 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
     kept = runs.weight > 0
     typical = np.exp(np.average(np.log(runs.loss[kept]), weights=runs.weight[kept]))
     with float64():
-        # Mean weighted penalty of a constant prediction. Divided by it, the mean term of a fit is of order 1 or less.
+        # Mean weighted penalty of a constant prediction; relative to it, the mean term of a fit is of order 1 or less.
         flat = np.asarray(penalties_of(objective.penalty, np.full(int(kept.sum()), typical), runs.loss[kept]))
     spread = float(np.average(flat, weights=runs.weight[kept]) * runs.weight[kept].mean())
     return {

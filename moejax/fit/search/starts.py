@@ -1,4 +1,4 @@
-"""Generate starting points of a fit, scaled to the data or taken from the papers."""
+"""Generate starting points for a fit, scaled to the data or taken from papers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Points = Float[np.ndarray, "starts free"]
 class Sobol:
     """Sobol points that fill a box around the plausible values of the coefficients in centred units.
 
-    The scale of a term is in units of the typical loss (``FitObjective``) and is between 0.02 and 2. Exponents, and
-    coefficients of any sign, are of order 1. Other coefficients, such as the number of experts at which a benefit ends,
-    can have any size.
+    A term's scale is between 0.02 and 2 in units of the typical loss (``FitObjective``). Exponents, and coefficients
+    that may have either sign, are of order 1. Other coefficients, such as the number of experts at which a benefit
+    ends, can have any size.
     """
 
     count: int = 2048
@@ -36,7 +36,7 @@ class Sobol:
 
     def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         boxes = np.log([_box(objective, name) for name in objective.free])
-        # Sobol points are balanced for powers of 2; the first points of the next power are used.
+        # Sobol points are balanced in sets of 2^n, so take the first points of the next larger set.
         powers = math.ceil(math.log2(self.count))
         cube = sobol(len(boxes), 2**powers, self.seed)[: self.count]
         logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
@@ -57,10 +57,10 @@ def _box(objective: FitObjective, name: str) -> tuple[float, float]:
 def middle_and_spread(
     objective: FitObjective,
 ) -> tuple[Float[np.ndarray, " free"], Float[np.ndarray, " free"]]:
-    """Return mean and standard deviation of a normal prior of the coordinates.
+    """Return the mean and standard deviation of a normal prior over the coordinates.
 
-    The box of ``Sobol`` is one standard deviation to either side. So an exponent, or a term's share of the loss, is
-    known to a factor of 10 before any run.
+    The box of ``Sobol`` spans one standard deviation on each side of the mean. The prior thus knows an exponent, or a
+    term's share of the loss, within a factor of 10.
     """
     ends = np.log([_box(objective, name) for name in objective.free])
     ends = np.where(objective.logarithmic[:, None], ends, np.exp(ends[:, 1:]) * [-1, 1])
@@ -69,9 +69,9 @@ def middle_and_spread(
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of given values of each coefficient, in the law's own parameterisation.
+    """All combinations of each coefficient's ``values``, in the law's own parameterisation.
 
-    Logarithmic coordinates start no smaller than ``SMALLEST`` of their unit, where the objective is no longer flat.
+    Logarithmic coordinates start at ``SMALLEST`` of their unit or above, because the objective is flat below.
     """
 
     values: Mapping[str, Sequence[float | int]]
@@ -79,8 +79,8 @@ class Grid:
     def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         if missing := [name for name in objective.free if name not in self.values]:
             raise UserError(
-                f"The grid of starts has no values for {', '.join(missing)} of {called(objective.law)}; choose other "
-                f"starts, add them, or fix them."
+                f"The grid of starts has no values for {', '.join(missing)} of {called(objective.law)}; add values, "
+                f"fix these coefficients, or choose other starts."
             )
         axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in objective.free), indexing="ij")
         combinations = np.stack([axis.ravel() for axis in axes], axis=1)
@@ -92,7 +92,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Laws to start from, in their own parameterisation."""
+    """Starts at the coefficients of ``laws``, in the laws' own parameterisation."""
 
     laws: tuple[Any, ...]
 
@@ -136,12 +136,12 @@ ABNAR_GRID = Grid(
 
 
 GRIDS: dict[str, Grid] = {"hoffmann": HOFFMANN_GRID, "abnar": ABNAR_GRID}
-"""Published grids of starts by the first author of the paper."""
+"""Published grids of starts, by the paper's first author."""
 
 SMALLEST = 1e-2
-"""Value that replaces a start at 0 for a logarithmic coordinate."""
+"""Value, in the coefficient's unit, that replaces a start at 0 in a logarithmic coordinate."""
 OUTERMOST = 30.0
-"""Bound to which distant starts are moved: farther out the objective is flat."""
+"""Bound to which more distant starts are moved, because the objective is flat farther out."""
 
 
 def points_of(objective: FitObjective, data: Mapping[str, Any], stacked: Any) -> Points:

@@ -1,1 +1,1 @@
-"""Choice between laws: metrics, held-out runs, comparison."""
+"""Compare laws by metrics and held-out runs, and choose one."""

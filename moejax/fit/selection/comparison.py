@@ -1,6 +1,6 @@
 """Compare all laws that a table supports: fit them to the same runs and test them on the same held-out runs.
 
-``diagnose`` checks whether published constants are an optimum of the runs they were fitted to.
+``diagnose`` checks whether published constants are optimal for the runs that they were fitted to.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def compare(
     """
     splits, fixed = list(splits), dict(fixed or {})
     if not splits:
-        raise UserError("Laws are compared by held-out runs; give at least one split.")
+        raise UserError("A comparison of laws needs held-out runs; give at least one split.")
     names = {name: [f.name for f in fields(law)] for name, law in laws.items()}
     known = dict.fromkeys(name for own in names.values() for name in own)
     if unknown := [name for name in fixed if name not in known]:
@@ -80,7 +80,7 @@ def compare(
 
 
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:
-    """Return the named laws; without names, the laws that predict a loss."""
+    """Return the laws in ``names``; without names, all laws that predict a loss."""
     return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
 
 
@@ -92,13 +92,13 @@ class Comparison(Plotted):
     left_out: dict[str, str]
     splits: tuple[Split, ...]
     beyond: dict[str, float]
-    """Ratio of the largest held-out run to the largest fitted run, per size or ratio, where it is above 1."""
+    """Ratio of the largest held-out to the largest fitted value of each size or ratio, if above 1."""
     fixed: Mapping[str, float] = field(default_factory=dict)
-    """Coefficients that were held fixed, in every law that has them."""
+    """Coefficients that were held fixed in every law that has them."""
     seed: int = 0
 
     def behind(self, law: Compared, level: float = 0.9) -> Interval:
-        """Return the difference between a law's held-out RMSE and the best law's, in ``unit``, with its interval."""
+        """Return the excess of a law's held-out RMSE over the best law's, in ``unit``, with its interval."""
         return behind(law, self.laws[0], level)
 
     @functools.cached_property
@@ -124,17 +124,17 @@ class Comparison(Plotted):
         )
 
     def _pride(self) -> list[str]:
-        # The law that fits best may miss held-out runs by far.
+        # The law with the best fit may have large held-out errors.
         proud = min(self.laws, key=lambda law: law.fit.metrics.rmse_of(law.fit.output))
         tested = not any(split.left_open for split in proud.held_out)
         if proud.rmse <= AS_GOOD * self.laws[0].rmse or not tested:
             return []
         times = proud.rmse / self.laws[0].rmse
-        missed = f"misses held-out ones by {times:.1f} times the lowest error"
+        missed = f"has {times:.1f} times the lowest held-out error"
         silent = "gives no number for some held-out run"
         return [
-            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse_of(proud.fit.output):.4f}) and "
-            f"{missed if np.isfinite(times) else silent}: closeness of fit is no reason to trust it."
+            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse_of(proud.fit.output):.4f}) but "
+            f"{missed if np.isfinite(times) else silent}; a close fit is no reason to trust a law."
         ]
 
     def _luck(self) -> list[str]:
@@ -142,27 +142,27 @@ class Comparison(Plotted):
         if not untested:
             return []
         return [
-            f"Of {listed(untested)} the held-out errors are luck: what is left to fit to does not determine what "
-            f"{'it gives' if len(untested) == 1 else 'they give'} the held-out runs; hold out by another column, or "
+            f"The held-out errors of {listed(untested)} are arbitrary, because the remaining runs do not determine "
+            f"{'its' if len(untested) == 1 else 'their'} predictions; hold out by another column, or "
             f"add runs of other sizes."
         ]
 
     def _reach(self) -> list[str]:
         if not self.beyond:
             return [
-                "No held-out run is larger than all fitted ones, so this says nothing of extrapolation; hold out the "
-                "largest, as --hold-out tokens does."
+                "No held-out run is larger than all fitted runs, so this does not test extrapolation; hold out the "
+                "largest runs, for example with --hold-out tokens."
             ]
         farthest = ", ".join(f"{factor:.3g} times in {name}" for name, factor in self.beyond.items())
-        return [f"The test reached beyond the fitted runs by up to {farthest}; farther out, nothing here was tested."]
+        return [f"The held-out runs exceed the fitted runs by up to {farthest}; larger extrapolations were not tested."]
 
     def _doubts(self) -> list[str]:
         (law,) = (law for law in self.laws if law.name == self.selection.preferred)
-        return [f"Of {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
+        return [f"Warnings for {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
 
     @property
     def next_law(self) -> str:
-        """The law to fit next: the trusted law, or the preferred one if laws cannot be distinguished."""
+        """The law to fit next: the trusted law, or the preferred law if no law is trusted."""
         return self.selection.trusted or self.selection.preferred
 
     def summary(self, title: str = "Laws compared", verbose: bool = False) -> Result:
@@ -228,7 +228,7 @@ def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
     for name, value in compared.fixed.items():
         without = [law.name for law in compared.laws if name not in law.fit.fixed]
         but = f"; not in {', '.join(without)}" if without else ""
-        notes.append(f"Given, so not counted: {name} = {value:g}{but}.")
+        notes.append(f"Fixed, and not counted as a coefficient: {name} = {value:g}{but}.")
     if verbose:
         notes += [f"- {name} is left out: {reason}" for name, reason in compared.left_out.items()]
     elif compared.left_out:
@@ -239,19 +239,19 @@ def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
 
 def _behind_in_words(difference: Interval) -> str:
     if not np.isfinite(difference.low):
-        return "one group of runs cannot tell"
+        return "unknown for one group of runs"
     return f"{difference.middle:+.5f} [{difference.low:+.5f}, {difference.high:+.5f}]"
 
 
 SAME = 1e-5
-"""Relative difference from a starting value, within printed precision, below which a coefficient never moved."""
+"""Relative difference from a starting value below which a coefficient never moved, given printed precision."""
 WORSE = 1e-3
 """Relative excess of the objective above which a law is not an optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """A given law compared with the best fit to the same runs and penalty."""
+    """Comparison of a given law with the best fit to the same runs by the same penalty."""
 
     value: float
     """Sum of penalties of the given law."""
@@ -259,26 +259,26 @@ class Diagnosis:
     excess: float
     """Relative excess of the given law's objective over the optimum's."""
     at_start: dict[str, float]
-    """Coefficients that equal a starting value of their search to printed precision."""
+    """Coefficients that equal one of the search's starting values to printed precision."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Findings as sentences; empty if the law is an optimum."""
         said = []
         if self.excess > WORSE:
-            said.append(f"The objective is {self.excess:.1%} above the optimum's: the search stopped early.")
+            said.append(f"The objective is {self.excess:.1%} above the optimum, so the search stopped early.")
         said += [
-            f"{name} is {value:.6g}, a value it was started from: it never moved."
+            f"{name} is {value:.6g}, one of its starting values, so the search never moved it."
             for name, value in self.at_start.items()
         ]
         return tuple(said)
 
 
 def diagnose(law: Law, runs: Runs, *, penalty: Penalty | None = None, grid: Grid | None = None) -> Diagnosis:
-    """Compare a law with constants to the best fit to the same runs.
+    """Compare a law with given coefficients to the best fit to the same runs.
 
     Args:
-      grid: starting points of the law's own search, if known.
+      grid: starting points of the search that gave the law's coefficients, if known.
     """
     penalty = penalty or Huber()
     best = fit_law(law, runs, penalty=penalty)

@@ -38,11 +38,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """A law fitted to the remaining runs, and its errors on the held-out runs."""
+    """A fit to a split's remaining runs, and its errors on the held-out runs."""
 
     name: str
     fit: FitResult
-    """Fit to the remaining runs; its ``metrics`` are the errors on those."""
+    """Fit to the remaining runs; ``fit.metrics`` are the errors on the remaining runs."""
     metrics: Metrics
     """Errors on the held-out runs."""
     held_out: Bool[np.ndarray, " runs"]
@@ -56,10 +56,10 @@ class HeldOut:
 
     @functools.cached_property
     def left_open(self) -> str:
-        """Reason why the fitted runs do not determine the prediction of some held-out run; empty if they determine all.
+        """Reason why the fitted runs do not determine some held-out prediction; empty if they determine all.
 
-        The error on such a run is arbitrary. With two distinct values of tokens, for example, E + B/D^beta can take any
-        value at a third.
+        The error of such a prediction is arbitrary. For example, E + B/D^beta fitted to two values of tokens can take
+        any value at a third.
         """
         if not (self.fit.undetermined or self.fit.alternatives):
             return ""
@@ -68,22 +68,22 @@ class HeldOut:
 
 
 def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None = None) -> Split:
-    """Hold out the runs that are largest in a quantity of Design: at or above a value, or a share of the distinct
-    values.
+    """Hold out the runs with the largest values of a ``Design`` quantity: at least ``above``, or the largest ``share``
+    of the distinct values.
 
     Raises:
       UserError: the runs do not have the field, or no run would remain to fit or to hold out.
     """
     values = _derived(runs, field)
     if values is None:
-        raise UserError(f"The runs have no {field}; hold out by a field that they have.")
+        raise UserError(f"The runs have no {field}; hold out by a field of the runs.")
     return at_least(runs, field, values, above, share=share)
 
 
 def at_least(
     runs: Runs, name: str, values: Float[np.ndarray, " runs"], above: float | None = None, *, share: float = 0.2
 ) -> Split:
-    """Hold out the largest runs as in ``largest``, by any value per run."""
+    """Hold out runs like ``largest``, by any array with a value per run."""
     levels = np.unique(values[runs.weight > 0])
     if above is None:
         above = float(levels[-max(1, round(share * len(levels)))])
@@ -95,19 +95,19 @@ ROUNDING = 1e-9
 
 
 def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Split:
-    """Return a split with this name.
+    """Return a split.
 
     Raises:
-      UserError: the split would leave no run to fit or none to hold out.
+      UserError: the split would leave no run to fit, or no run to hold out.
     """
     marked = held_out[runs.weight > 0]
     if marked.all() or not marked.any():
-        raise UserError(f"Holding out {name} leaves no runs on one side; choose another.")
+        raise UserError(f"Holding out {name} leaves no runs to fit, or holds out no runs; choose another split.")
     return Split(name=name, held_out=held_out)
 
 
 def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
-    """Return the ratio of the largest held-out to the largest fitted run, per size and ratio, where it is above 1."""
+    """Return the ratio of the largest held-out to the largest fitted value of each size or ratio, if above 1."""
     farthest: dict[str, float] = {}
     for split in splits:
         far = _beyond(*(runs.only(kept) for kept in (~split.held_out, split.held_out)))
@@ -124,7 +124,7 @@ def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
     """Split the groups into ``count`` disjoint folds, each held out once."""
     present = np.unique(runs.group[runs.weight > 0])
     if not 2 <= count <= len(present):
-        raise UserError(f"{count} folds of {len(present)} groups; give at least 2 and at most as many as groups.")
+        raise UserError(f"The number of folds must be between 2 and {len(present)}, the number of groups; got {count}.")
     shuffled = np.random.default_rng(seed).permutation(present)
     for i in range(count):
         yield Split(name=f"fold {i + 1} of {count}", held_out=np.isin(runs.group, shuffled[i::count]))
@@ -153,10 +153,10 @@ def hold_out(
 def hold_out_of(
     fit_without: Callable[[Split], FitResult], runs: Runs, splits: Iterable[Split], progress: Progress | None = None
 ) -> list[HeldOut]:
-    """Test any kind of fit to the remaining runs of each split, as ``hold_out`` does.
+    """Test any kind of fit to the remaining runs of each split, like ``hold_out``.
 
     Raises:
-      UserError: as ``fit_without``; the message names the split.
+      UserError: ``fit_without`` raises a ``ValueError``; the message names the split.
     """
     tested_splits, splits = [], list(splits)
     for number, split in enumerate(splits):
@@ -197,20 +197,20 @@ def pooled(splits: Iterable[HeldOut]) -> Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitErrors:
-    """The errors of a split, as a fit's file stores them."""
+    """The errors of a split, in the form that a fit's file stores."""
 
     name: str
     errors: Metrics
     """Errors on the held-out runs."""
     fitted: Metrics | None = None
-    """Errors on the remaining runs, to which the law is fitted; None in files of an older moejax."""
+    """Errors on the remaining runs, which are fitted; None in files of an older moejax."""
     law: Mapping[str, float | None]
-    """Coefficients of that fit."""
+    """Coefficients of the fit to the remaining runs."""
     converged: bool
     left_open: str = ""
     """``HeldOut.left_open``."""
     beyond: Mapping[str, float] | None = None
-    """Factors by which held-out runs exceed the fitted ones; None in files of an older moejax."""
+    """Factors by which held-out runs exceed the fitted runs; None in files of an older moejax."""
 
 
 def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
@@ -232,22 +232,22 @@ def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
 MISSES = 1.5
 """Ratio of held-out to fitted RMSE above which a law does not extrapolate."""
 FEW = 3
-"""Number of held-out runs below which all must lie at twice their half-range for a warning."""
+"""Number of held-out runs below which a warning requires all of them at twice their half-range."""
 
 
 def warnings(
     splits: Sequence[SplitErrors], fitted: float, output: str = "loss", outside: Container[str] | None = None
 ) -> list[str]:
-    """Return a warning about the split with the largest error, and one about splits with arbitrary errors.
+    """Return a warning about the split with the largest error, and a warning about a split with arbitrary errors.
 
-    A split gets a warning if its RMSE is 1.5 times the fitted RMSE and half of its runs lie outside their 90 % ranges.
-    The ranges matter because the remaining runs may leave coefficients undetermined, which the ranges include.
+    A split gets a warning if its RMSE exceeds 1.5 times the fitted RMSE and half of its runs are outside their 90 %
+    ranges. The ranges are wide if the remaining runs leave coefficients undetermined.
 
     Args:
       fitted: RMSE of the fit to all runs, used for files whose splits do not store their fitted RMSE.
       outside: splits whose runs lie outside their ranges (``TestedRuns.outside``), if known.
     """
-    luck = [f"The error on {one.name} is luck: {one.left_open}." for one in splits if one.left_open]
+    luck = [f"The error on {one.name} is arbitrary: {one.left_open}." for one in splits if one.left_open]
     missed = [
         (one.errors.rmse_of(output) / near, one, near)
         for one in splits
@@ -259,9 +259,9 @@ def warnings(
         return luck[:1]
     times, worst, near = max(missed, key=lambda one: one[0])
     misses = (
-        "misses runs that are none of those it is fitted to, within their sizes."
+        "misses held-out runs within the sizes of the fitted runs."
         if worst.beyond == {}
-        else "misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
+        else "misses runs beyond the fitted sizes, and an optimum at such sizes inherits this error."
     )
     return [
         *luck[:1],
@@ -278,11 +278,11 @@ def split_by(read: ReadRuns, text: str) -> Split:
     """Return the split that ``text`` describes.
 
     ``tokens`` holds out the largest fifth of its distinct values, ``sparsity:0.98`` all values of at least 0.98, and
-    ``router_type=S-Base`` all equal values. The name is a column of the table, or else a quantity of ``Design``.
+    ``router_type=S-Base`` all runs with this value. The name is a column of the table, or else a quantity of
+    ``Design``.
 
     Raises:
-      UserError: there is no such column, it is not numeric where a comparison needs numbers, or one side would be
-        empty.
+      UserError: the column does not exist or has no numbers to compare, or no run would be fitted or held out.
     """
     if _knows(read, text):
         return at_least(read.runs, text, _numbers(read, text))
@@ -294,10 +294,10 @@ def split_by(read: ReadRuns, text: str) -> Split:
 
 
 def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
-    """Hold out every value of a column once; ``group`` means every architecture, if the table has no such column.
+    """Hold out every value of a column once; ``group`` means the runs' groups if the table has no such column.
 
     Raises:
-      UserError: there is no such column, or it has only one value.
+      UserError: the column does not exist or has only one value.
     """
     if column == "group" and column not in read.frame.columns:
         yield from each_group(read.runs)
@@ -326,7 +326,7 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
     except ValueError:
         known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else "numbers"
         raise UserError(f"No run has {name} = {value}; {name} has {known}.") from None
-    # Derived quantities such as 1 - 1/E are rounded, and printed ones have a few digits.
+    # Derived quantities such as 1 - 1/E are rounded, and users give only a few digits.
     return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
 
 
@@ -335,7 +335,7 @@ def _knows(read: ReadRuns, name: str) -> bool:
 
 
 def _derived(runs: Runs, name: str) -> np.ndarray | None:
-    """Return a quantity of the runs' designs; None if it does not exist or its inputs are unknown."""
+    """Return a quantity of the runs' designs; None if the name or an input is unknown."""
     try:
         with float64():
             value = getattr(runs.design, name, None)
@@ -353,11 +353,11 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
 
 
 def _full(name: str, values: Series) -> Any:
-    """Return a column, or raise UserError if it has empty cells, which cannot be held out by value."""
+    """Return a column, or raise ``UserError`` if it has empty cells, since these have no value to hold out by."""
     if empty := int(values.isna().sum()):
         raise UserError(
-            f"{name} is empty in {counted(empty, 'row')}; hold out by a column that is full, or leave those rows out "
-            f"with --where."
+            f"{name} is empty in {counted(empty, 'row')}; hold out by a column without empty cells, or leave these "
+            f"rows out with --where."
         )
     return values
 

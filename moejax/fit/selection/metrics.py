@@ -25,19 +25,19 @@ class Metrics:
     rmse_log: float
     """Root of the mean squared error of log loss, close to the relative error; NaN if a prediction is not positive."""
     r_squared: float
-    """Share of the variance of the losses that is predicted; NaN if the losses do not vary."""
+    """Share of the losses' variance that the law predicts; NaN if the losses do not vary."""
     max_relative_error: float
     """Largest |predicted - measured| / measured."""
     huber: float = float("nan")
     """Mean Huber penalty (delta 0.001) of log loss per run: the default objective of a fit."""
 
     def rmse_of(self, output: str) -> float:
-        """Return the RMSE by which fits to an output are compared."""
+        """Return the RMSE that compares fits to an output: ``rmse_log`` or ``rmse``."""
         return getattr(self, rmse_named(output))
 
 
 def by_factors(output: str) -> bool:
-    """Return whether errors of an output are logarithmic: those of learning rates and batch sizes, not of losses and
+    """Return whether errors of an output are logarithmic: true for learning rates and batch sizes, false for losses and
     shares.
     """
     return output not in {*LOSS, *SHARES}
@@ -78,7 +78,7 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
     with float64():
         penalties = np.asarray(penalties_of(Huber(), predicted, measured))
     with np.errstate(divide="ignore", invalid="ignore"):
-        # A value that is not positive has no logarithm, and so no relative error.
+        # A prediction that is not positive has no logarithm, and so no relative error.
         log_errors = np.log(predicted / measured)
     return Metrics(
         runs=len(measured),
@@ -106,8 +106,8 @@ def information_criteria(
 
     The likelihood is marginal (Vaida and Blanchard 2005, for questions about new groups): residuals of log loss are
     normal, with a random intercept for each group. The group and run variances are at their maximum likelihood and
-    count as parameters. If every group is one run there is a single variance. Without the random intercept, the budgets
-    of a model would count as independent evidence for a law that describes the models' random effects.
+    count as parameters. If every group is one run, there is a single variance. Without the random intercept, a model's
+    budgets would count as independent evidence for a law that describes the models' random effects.
 
     Coefficients are at their maximum likelihood too, by a linear step from the fit, because a robust penalty has
     another optimum. They stay fixed in directions in which a change by an e-fold moves predictions by less than the
@@ -121,13 +121,13 @@ def information_criteria(
     kept = weight > 0
     root = np.sqrt(weight[kept] / weight[kept].mean())
     basis, lengths, _ = np.linalg.svd(root[:, None] * slopes[kept], full_matrices=False)
-    # The scatter is that of a run of weight 1.
+    # The scatter applies to a run of weight 1.
     basis, off = basis[:, lengths * np.sqrt(weight[kept].mean()) > scatter], root * residual[kept]
     size, together, luck = (sums_by_group(part, group[kept]) for part in (root**2, root * off, root[:, None] * basis))
     n, free = len(off), slopes.shape[1]
 
     def deviance(shared: float) -> float:
-        """Return -2 log likelihood at the best run variance, if the group variance is ``shared`` times it."""
+        """Return -2 log likelihood at the best run variance, if the group variance is ``shared`` times as large."""
         lost = shared / (1 + shared * size)
         slope = basis.T @ off - luck.T @ (lost * together)
         step = np.linalg.solve(np.eye(basis.shape[1]) - (luck.T * lost) @ luck, slope)

@@ -18,22 +18,22 @@ from moejax.interval import Interval, check_level
 from moejax.wording import listed
 
 AS_GOOD = 1.1
-"""Factor within which a held-out error counts as equal to the lowest: the difference has no practical effect."""
+"""Factor of the lowest held-out error within which errors count as equal: such differences have no practical effect."""
 LITTLE_SUPPORT = 4.0
 """AICc difference from which a law has considerably less support (Burnham and Anderson 2002, Section 2.6)."""
 LEAST_REACH = 2.0
 """Minimum extrapolation factor of the largest held-out run before a law is recommended for extrapolation."""
 FAR_BEYOND_NOISE = 10.0
-"""Ratio of held-out error to the fitted runs' scatter above which the form of the law fails."""
+"""Ratio of held-out error to the fitted runs' scatter above which the law's form is rejected."""
 WITHIN_NOISE = 2.0
-"""Ratio of held-out error to that scatter below which it may be noise, whatever the spread of the held-out losses."""
+"""Ratio of held-out error to the fitted runs' scatter below which the error may be noise, even if R² is negative."""
 RUNS_PER_COEFFICIENT = 2
 """Minimum number of fitted runs per coefficient. With fewer, the law is too flexible for meaningful held-out errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One of several laws to compare."""
+    """A fitted law with its held-out errors."""
 
     name: str
     fit: FitResult
@@ -41,17 +41,17 @@ class Compared:
 
     @property
     def errors(self) -> Metrics:
-        """Errors over all held-out runs together."""
+        """Errors over the held-out runs of all splits."""
         return pooled(self.held_out)
 
     @property
     def rmse(self) -> float:
-        """RMSE over all held-out runs together; NaN or infinite if the law gives no number for one of them."""
+        """RMSE over the held-out runs of all splits; NaN or infinite if the law gives no number for some run."""
         return self.errors.rmse_of(self.fit.output)
 
     @property
     def missed_by(self) -> Float[np.ndarray, " runs"]:
-        """Error on each held-out run, logarithmic for outputs ``by_factors``."""
+        """Error on each held-out run; logarithmic if ``by_factors`` is true for the output."""
         predicted = np.concatenate([split.predicted for split in self.held_out])
         measured = np.concatenate([split.runs.loss for split in self.held_out])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -60,14 +60,14 @@ class Compared:
 
     @property
     def misses(self) -> str:
-        """Reason why the held-out errors are too large to trust the law beyond these runs; empty if they are not."""
+        """Reason why the held-out errors are too large for extrapolation; empty if they are small enough."""
         errors = self.errors
         scatter = max(max(split.fit.scatter for split in self.held_out), NEGLIGIBLE)
         times = errors.rmse_log / scatter
         if times > FAR_BEYOND_NOISE:
-            return f"its held-out errors are {times:.3g} times the scatter of the runs it is fitted to"
+            return f"its held-out errors are {times:.3g} times the scatter of the fitted runs"
         if errors.r_squared < 0 and times > WITHIN_NOISE:
-            return f"it predicts the held-out runs worse than their mean would (R² {errors.r_squared:.3g})"
+            return f"it predicts the held-out runs worse than their mean does (R² {errors.r_squared:.3g})"
         return ""
 
     @property
@@ -75,17 +75,17 @@ class Compared:
         """Reason why these runs do not determine the law; empty if they do."""
         if self.fit.unidentified or self.fit.unidentified_directions:
             count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
-            return f"{count} of its coefficients or their combinations are not set by the data"
+            return f"the data do not determine {count} of its coefficients or their combinations"
         if lucky := next((split for split in self.held_out if split.left_open), None):
-            return f"its error on {lucky.name} is luck: {lucky.left_open}"
+            return f"its error on {lucky.name} is arbitrary: {lucky.left_open}"
         fitted, free = min(split.fit.metrics.runs for split in self.held_out), self.fit.free
         if fitted < RUNS_PER_COEFFICIENT * free:
-            return f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} for each of its {free} coefficients"
+            return f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} per coefficient (it has {free})"
         return ""
 
 
 def as_low(laws: Sequence[Compared]) -> list[Compared]:
-    """Return the laws whose held-out error equals the lowest in every printed digit; ``laws`` is sorted by error."""
+    """Return the laws whose held-out error equals the lowest to printed precision; ``laws`` is sorted by error."""
     return [law for law in laws if f"{law.rmse:.5f}" == f"{laws[0].rmse:.5f}"]
 
 
@@ -96,33 +96,33 @@ class ModelSelection:
     best: str
     """Law with the lowest error."""
     tied: tuple[str, ...]
-    """Laws that these runs do not distinguish from the best."""
+    """Laws that these runs do not distinguish from the best law."""
     preferred: str
     """Law to continue with.
 
-    It is the best law if it also has the lowest AICc on all runs. Else it is the law with the fewest coefficients among
-    those that these runs determine, or among all if there is none. Laws of much higher AICc are excluded. Of several
-    such laws it is the one with the lowest held-out error.
+    This is the best law if it also has the lowest AICc on all runs. Otherwise it is the law with the fewest
+    coefficients among the laws that these runs determine, or among all laws if they determine none. Laws with a much
+    higher AICc are excluded. Ties are broken by the held-out error.
     """
     trusted: str | None
     """Law to extrapolate with; None if these runs do not decide."""
     title: str
-    """Outcome in a few words: the name of a law, a tie, or the reason for no decision."""
+    """Short outcome: the name of a law, a tie, or the reason for no decision."""
     sentence: str
-    """Outcome in a sentence, with its reason."""
+    """Sentence with the outcome and its reason."""
 
 
 def by_error(laws: Sequence[Compared]) -> list[Compared]:
-    """Return the laws sorted by held-out RMSE; laws without a number for some held-out run are last."""
+    """Return the laws sorted by held-out RMSE; laws that give no number for some held-out run are last."""
     return sorted(laws, key=lambda law: law.rmse if np.isfinite(law.rmse) else float("inf"))
 
 
 def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
     """Return the excess of a law's held-out RMSE over the best law's, in ``unit_of_errors``, with its interval.
 
-    The interval is a jackknife over groups of held-out runs, applied to both laws alike, with Student's t of the number
-    of groups minus one; it is valid for few groups too. The laws are not refitted, so it describes these two fits.
-    Without a second group both bounds are NaN.
+    The interval is a jackknife over groups of held-out runs, with the same group omitted for both laws. Its Student's
+    t has one degree of freedom less than there are groups, so it is valid for few groups too. The laws are not
+    refitted, so the interval describes these two fits. With a single group both bounds are NaN.
     """
     group = np.concatenate([split.runs.group for split in law.held_out])
     weight = np.concatenate([split.runs.weight for split in law.held_out])
@@ -147,17 +147,18 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
 
     A law is recommended if all of these hold:
 
-    - Its held-out error is lower than every other law's by more than the uncertainty of these groups and by more than
-      10 %.
-    - That error is at most ten times the scatter of the fitted runs, and less than that of the held-out runs' mean.
+    - Its held-out error is lower than every other law's by more than the uncertainty from these groups and by more
+      than 10 %.
+    - Its held-out error is at most ten times the scatter of the fitted runs, and less than the error of the held-out
+      runs' mean.
     - The runs determine its coefficients.
     - Some held-out run is at least twice as large as all fitted runs.
 
-    Otherwise the result is a tie of the laws that are not distinguished, or no law. A law that gives no number for a
-    held-out run is excluded, and reported.
+    Otherwise the result is a tie of laws that the runs do not distinguish, or no law. A law that gives no number for a
+    held-out run is excluded and reported.
 
     Args:
-      laws: fitted to the same runs and tested on the same held-out ones.
+      laws: laws fitted to the same runs and tested on the same held-out runs.
       beyond: ratio of the largest held-out to the largest fitted value, by size or ratio. Only sizes count, since laws
         are extrapolated in sizes.
     """
@@ -174,7 +175,7 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     tied = [law for law in others if not behind(law, best).low > 0 or law.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
     determined = [law for law in close if not law.undetermined] or close
-    # All runs together may distinguish laws that the few held-out runs do not.
+    # All runs together may distinguish laws that the few held-out runs do not distinguish.
     likeliest = min(determined, key=lambda law: law.fit.aicc)
     rivals = [law for law in determined if law is not best]
     unlikely = [law for law in determined if law.fit.aicc > likeliest.fit.aicc + LITTLE_SUPPORT]
@@ -196,57 +197,57 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         )
 
     if best.name in silent:
-        return selection("no number", "No law is named for extrapolation: none gives a number for every held-out run.")
+        return selection(
+            "no number", "No law is recommended for extrapolation: none gives a number for every held-out run."
+        )
 
     reach = max((times for name, times in beyond.items() if name in SIZES), default=1.0)
     if reach < LEAST_REACH:
         how = f"reaches {reach:.3g} times beyond" if reach > 1 else "does not reach beyond"
         return selection(
             "not tested",
-            f"No law is named for extrapolation: the test {how} the fitted sizes, and at least {LEAST_REACH:g} times "
-            f"is needed; hold out more of the largest, or train larger ones.",
+            f"No law is recommended for extrapolation: the test {how} the fitted sizes, but must reach at least "
+            f"{LEAST_REACH:g} times beyond; hold out more of the largest runs, or train larger models.",
         )
     if best.undetermined:
         why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
-        return selection("undetermined", f"No law is named for extrapolation: these runs are too few for it ({why}).")
+        return selection("undetermined", f"No law is recommended for extrapolation: there are too few runs ({why}).")
     if tied:
-        of_them = (
-            "them" if len(determined) == len(close) else "the others" if unlikely else "those that these runs determine"
-        )
+        of_them = "them" if len(determined) == len(close) else "the others" if unlikely else "the determined laws"
         more = min((law.fit.aicc - likeliest.fit.aicc for law in unlikely), default=0.0)
         against = (
-            f"all runs together speak against {listed(law.name for law in unlikely)} (AICc higher than "
+            f"all runs together are evidence against {listed(law.name for law in unlikely)} (AICc higher than "
             f"{likeliest.name}'s by {more:.3g}{' and more' * (len(unlikely) > 1)}); "
             if unlikely
             else ""
         )
         return selection(
             f"a tie of {len(tied) + 1} laws",
-            f"A tie: these held-out runs cannot tell {best.name} from {listed(names)} (the 90 % interval of the "
-            f"difference in RMSE holds 0, or it is below {AS_GOOD - 1:.0%}), so no law is recommended for "
+            f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
+            f"difference in RMSE contains 0, or it is below {AS_GOOD - 1:.0%}), so no law is recommended for "
             f"extrapolation; {against}{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
         )
     if best.misses:
         return selection(
             "no law holds",
-            f"No law is named for extrapolation: {best.name} has the lowest error{'' if others else ', alone'}, and "
-            f"{best.misses}.",
+            f"No law is recommended for extrapolation: {best.name} "
+            f"{'has the lowest error' if others else 'is the only law'}, but {best.misses}.",
         )
     alone = "it has the lowest error" if others else "it is the only law"
     return selection(
         best.name,
-        f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted ones.",
+        f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted runs.",
         best.name,
     )
 
 
 def _agreed(best: Compared) -> str:
-    return f"of {best.fit.free} coefficients, {best.name} has both the lowest held-out error and the lowest AICc"
+    return f"{best.name} has both the lowest held-out error and the lowest AICc, with {best.fit.free} coefficients"
 
 
 def _simplest(fewest: Sequence[Compared]) -> str:
     """Return a phrase that names the laws with the fewest coefficients, and the best of them."""
-    said = f"{listed([law.name for law in fewest])}, of {fewest[0].fit.free} coefficients"
+    said = f"{listed([law.name for law in fewest])}, with {fewest[0].fit.free} coefficients"
     if len(fewest) == 1:
         return f"is {said}"
     if len(equal := as_low(fewest)) > 1:

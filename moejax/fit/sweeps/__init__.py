@@ -1,1 +1,1 @@
-"""Analyses of sweeps: optima of IsoFLOP budgets, minima of swept settings, loss-compute curves and leverage."""
+"""Analyse sweeps: optima at IsoFLOP budgets, minima over swept settings, loss-compute curves and leverage."""

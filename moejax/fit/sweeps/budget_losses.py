@@ -1,10 +1,10 @@
-"""Estimate the lowest loss that a family of runs reaches at each budget, without selection bias where possible.
+"""Estimate the lowest loss of a set of runs at each budget, without selection bias where possible.
 
-The run of lowest loss is biased downwards by noise, and the more so the more runs it is chosen from. Near the best
-size, log loss is a quadratic in log size. Its curvature and its minimum change with the log budget; its level is
-separate for each budget. Three sizes per budget are therefore enough, although a quadratic through three sizes alone
-would fit their noise. A budget with one size gets its minimum from the quadratics of the others. If all sizes of a
-budget lie on one side of the best size, its estimate is too high. Such a budget is left out if enough others remain.
+Noise biases the lowest measured loss downwards, and more so if it is chosen from more runs. Near the best size, log
+loss is a quadratic in log size. Its curvature and minimum change with the log budget; its level is separate for each
+budget. Three sizes per budget are therefore enough, although a separate quadratic through three sizes would fit their
+noise. A budget with one size gets its minimum from the other budgets' quadratics. If all sizes of a budget are on one
+side of the best size, its estimate is too high. Such a budget is left out if enough others remain.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from moejax.fit.sweeps.isoflop_curves import LEAST_SIZES, end
 from moejax.laws.design import known
 
 NEAR_LOSS = 0.03
-"""Runs with a loss above (1 + this) times the budget's lowest are not near it. Of sizes that differ by a factor of 2,
-three are nearer, and the minima agree with Chinchilla's law within 0.0003."""
+"""Relative excess over the budget's lowest loss up to which a run is near it. This includes three sizes that differ by
+factors of 2, and the minima agree with Chinchilla's law within 0.0003."""
 SIZES = ("params_active", "params_total", "tokens")
 """Size variables in order of preference; at a fixed budget, tokens determine the size too."""
 LEAST_BUDGETS = 4
 """Minimum number of budgets: a loss-compute curve has three coefficients."""
 AROUND = 1.5
-"""Factor by which a minimum may lie outside the sizes near it and still count as within the swept range. The quadratic
-bends by a few tenths of a percent over this factor."""
+"""Factor by which a minimum may be outside the sizes near it and still count as within the swept range. The quadratic
+changes by a few tenths of a percent over this factor."""
 CERTAIN = 0.95
 """Confidence that the loss still falls at the end of the swept sizes, required to leave a budget out."""
 MIXTURES = ("num_experts", "top_k", "num_shared_experts")
@@ -39,10 +39,10 @@ MIXTURES = ("num_experts", "top_k", "num_shared_experts")
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLosses:
-    """One loss for each budget of a family, in ascending order of budget."""
+    """One loss per budget for a set of runs, in ascending order of budget."""
 
     runs: Runs
-    """One run per budget: the minimum of its quadratic, or the run of lowest loss."""
+    """One run per budget: the minimum of its quadratic, or the run with the lowest loss."""
     counts: Int[np.ndarray, " budgets"]
     """Number of trained runs per budget."""
     near: Int[np.ndarray, " budgets"]
@@ -52,16 +52,16 @@ class BudgetLosses:
     smoothed: Bool[np.ndarray, " budgets"]
     """True if the loss is the minimum of a quadratic."""
     at_an_end: Bool[np.ndarray, " budgets"]
-    """True if the minimum lies at the smallest or largest size, so that a better size may exist beyond it."""
+    """True if the minimum is at the smallest or largest size, so that a better size may exist beyond it."""
     own: Float[np.ndarray, " budgets"]
-    """Variance of log loss from the budget's own level, relative to the variance of one run."""
+    """Variance of log loss due to the budget's own level, in units of the variance of one run."""
     shared: Float[np.ndarray, "budgets budgets"]
-    """Covariance of log loss from the coefficients that all quadratics share, in the same unit."""
+    """Covariance of log loss due to the coefficients that all quadratics share, in the same unit."""
     residual: float
     """Weighted sum of squares of log loss around the quadratics."""
     degrees_of_freedom: int
     left_out: Float[np.ndarray, " others"]
-    """FLOPs of budgets whose best size lies beyond the swept sizes."""
+    """FLOPs of budgets whose best size is beyond the swept sizes."""
 
     def _only(self, rows: Int[np.ndarray, " kept"]) -> BudgetLosses:
         parts = ("counts", "near", "smoothed", "at_an_end", "own")
@@ -70,17 +70,16 @@ class BudgetLosses:
 
     @property
     def lowest_of(self) -> float:
-        """Mean number of runs near the lowest loss from which a budget's loss is chosen; 1 for the minimum of a
-        quadratic."""
+        """Mean number of runs that a budget's loss is chosen from; 1 for the minimum of a quadratic."""
         return float(np.where(self.smoothed, 1, self.near).mean())
 
 
 def budget_losses(runs: Runs) -> BudgetLosses:
-    """Return the lowest losses of a family of runs with known FLOPs; runs of weight 0 are left out.
+    """Return the lowest loss at each budget of runs with known FLOPs; runs of weight 0 are left out.
 
-    Quadratics are used if some budgets have at least three sizes of one kind of model near their lowest loss. Degrees
-    of freedom must also remain to estimate the scatter. If at least ``LEAST_BUDGETS`` budgets have their minima within
-    the swept sizes, only those are returned.
+    Quadratics are used if some budgets have at least three sizes of one kind of model near their lowest loss, and if
+    degrees of freedom remain to estimate the scatter. If at least ``LEAST_BUDGETS`` budgets have minima within the
+    swept sizes, only these budgets are returned.
     """
     runs = runs.where(runs.weight > 0)
     design = known(runs.design)
@@ -134,7 +133,7 @@ def _with_minima(
     valleys: _Valleys,
     flops: Float[np.ndarray, " budgets"],
 ) -> BudgetLosses:
-    """Replace the runs of lowest loss by the minima of the quadratics where they exist."""
+    """Replace the lowest measured losses by the minima of the quadratics where these exist."""
     spent = np.where(swept, flops, lowest.runs.design.flops)
     loss, own, shared = (part.copy() for part in (lowest.runs.loss, lowest.own, lowest.shared))
     loss[swept], own[swept] = valleys.loss, valleys.own
@@ -173,13 +172,13 @@ def _valleys(runs: Runs, size: str, number: np.ndarray, around: float) -> _Valle
     """Fit the quadratics by weighted least squares; return None if no degrees of freedom remain.
 
     Args:
-      around: factor by which a minimum may lie outside a budget's sizes; a minimum farther out is clipped.
+      around: factor by which a minimum may be outside a budget's sizes; a minimum farther out is clipped.
     """
     _, budget = np.unique(number, return_inverse=True)
     weight = runs.weight
 
     def mean(values: np.ndarray) -> np.ndarray:
-        """Return the weighted mean per budget of values per run."""
+        """Return the weighted mean of the runs' values in each budget."""
         sums = sums_by_group((values.T * weight).T, budget)
         return (sums.T / sums_by_group(weight, budget)).T
 
@@ -190,7 +189,7 @@ def _valleys(runs: Runs, size: str, number: np.ndarray, around: float) -> _Valle
     z = (mean(z) - z.mean())[budget]
     root = np.sqrt(weight)
     terms, logs = _terms(x, z), np.log(runs.loss)
-    # Subtracting each budget's mean removes its level. The error of the level is then that of the budget's mean.
+    # Subtracting each budget's mean removes its level. The level then has the error of the budget's mean.
     matrix, y = root[:, None] * (terms - mean(terms)[budget]), root * (logs - mean(logs)[budget])
     scale = np.linalg.norm(matrix, axis=0)
     scale = np.where(scale > 0, scale, 1.0)

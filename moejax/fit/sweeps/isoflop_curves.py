@@ -1,7 +1,7 @@
 """Sort runs into IsoFLOP budgets, fit independent curves (Abnar et al., Appendix D.4), and find their optima.
 
-A curve is a parabola in log size per sparsity and budget. The ends of the trained range never count as optima.
-Powers of compute go through the optima.
+Each sparsity and budget has a parabola in log size. The ends of the trained range never count as optima. Power laws of
+compute are fitted to the optima.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from moejax.wording import counted
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
 LEAST_SIZES, LEAST_SPARSITIES = 3, 3
-"""Minimum numbers of sizes per sparsity and of sparsities per budget for curvature in each direction."""
+"""Minimum numbers of sizes per sparsity and of sparsities per budget that determine the curvature in each direction."""
 SHOWN = 5
-"""Number of budgets that are listed before the rest is only counted."""
+"""Maximum number of budgets that a message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Budget:
 
     @property
     def size(self) -> Float[np.ndarray, " runs"]:
-        """Size N of the surface: total parameters, or active ones after ``by_active``."""
+        """Size N of the surface: total parameters, or active parameters after ``by_active``."""
         return self.runs.design.params_total
 
     @property
@@ -58,7 +58,7 @@ class Budget:
 
 
 def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
-    """Return the budgets with enough runs for a surface, in ascending order, and a message about each other budget.
+    """Return the budgets with enough runs for a surface, in ascending order, and a message about each omitted budget.
 
     Runs of weight 0 are left out.
 
@@ -66,7 +66,7 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
       UserError: a field is missing, a sparsity is invalid, the FLOPs form no budgets, or no budget has enough runs.
     """
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
-        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+        raise UserError(f"The recipe reads {', '.join(INPUTS)}, but the runs have no {', '.join(missing)}.")
     runs = runs.where(runs.weight > 0)
     sparsity = sparsity_of(runs)
     number, flops = budgets(runs.design.flops)
@@ -80,14 +80,15 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
             kept.append(budget)
     if not kept:
         raise UserError(
-            f"No budget carries an IsoFLOP surface, which needs runs of equal flops: {LEAST_SPARSITIES} sparsities "
-            f"(1 - top_k / num_experts), each at {LEAST_SIZES} sizes (params_total). " + " ".join(first(left_out))
+            f"No budget has enough runs for an IsoFLOP surface, which needs runs of equal flops at {LEAST_SPARSITIES} "
+            f"sparsities (1 - top_k / num_experts) with {LEAST_SIZES} sizes (params_total) each. "
+            + " ".join(first(left_out))
         )
     return kept, tuple(left_out)
 
 
 def first(sentences: Sequence[str]) -> list[str]:
-    """Return the first few sentences, and one with the number of the others."""
+    """Return the first few sentences, and a sentence with the number of omitted sentences."""
     more = len(sentences) - SHOWN
     return [*sentences[:SHOWN], *([f"And {more} more budgets."] if more > 0 else [])]
 
@@ -96,15 +97,15 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
     """Return the sparsity S of Abnar et al. for every run, rounded so that equal values compare equal.
 
     Raises:
-      UserError: more experts serve a token than there are.
+      UserError: a token uses more experts than the model has.
     """
     with float64():
         sparsity = np.round(np.asarray(runs.design.sparsity, np.float64), 5)
     if (wrong := np.flatnonzero((sparsity < 0) | (sparsity >= 1) | ~np.isfinite(sparsity))).size:
         design, first = runs.design, wrong[0]
         raise UserError(
-            f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in {runs.names[first]}: "
-            f"the sparsity 1 - top_k / num_experts must be in [0, 1). It is not in {counted(len(wrong), 'run')}."
+            f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in {runs.names[first]}, "
+            f"but the sparsity 1 - top_k / num_experts must be in [0, 1) ({counted(len(wrong), 'such run')})."
         )
     return sparsity
 
@@ -122,10 +123,10 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 AT_AN_END = 1e-6
-"""Distance from an end of the range, as a share of its logarithmic width, within which a minimum counts as the end."""
+"""Distance from an end, as a share of the range's logarithmic width, within which a minimum counts as at the end."""
 
 FLAT = 2
-"""Code, besides the ends -1 and 1, for a surface that does not vary along the slice, or a slice of one point."""
+"""Code for a surface that does not vary along the slice, or a slice of one point; -1 and 1 are the ends."""
 SIZE_ENDS: dict[int, str] = {
     -1: "the loss rises from {low:.3g} on, the smallest size reached",
     1: "the loss falls up to {high:.3g}, the largest size reached",
@@ -136,8 +137,7 @@ SIZE_ENDS: dict[int, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class IsoflopOptimum:
-    """The value of one factor with the lowest loss, with the other factors held fixed; None if there is no
-    such value."""
+    """The value of one factor with the lowest loss while ``held`` factors are fixed; None if it does not exist."""
 
     flops: float
     held: dict[str, float]
@@ -147,11 +147,11 @@ class IsoflopOptimum:
     high: float = float("nan")
     """Ends of the value's interval."""
     determined: bool = False
-    """True if the runs determine the value: its interval is narrow enough, and few resamples lack one."""
+    """True if the runs determine the value: its interval is narrow enough, and few resamples lack a value."""
     loss: float | None = None
     """Loss at the value, in nats per token."""
     why: str = ""
-    """Reason for a missing value; empty if there is one."""
+    """Reason for a missing value; empty if ``value`` is given."""
 
     def __str__(self) -> str:
         if self.value is None:
@@ -175,7 +175,7 @@ def optimum_of(
     """Return the optimum of the fit to all runs (the first entry), with an interval from the fits to resamples.
 
     Args:
-      inside: True for fits whose minimum lies between the ends.
+      inside: True for fits whose minimum is between the ends.
       why: reason why the fit to all runs has no optimum; empty if it has one.
     """
     if why:
@@ -201,15 +201,15 @@ def end(logs: Any, low: Any, high: Any) -> Any:
 LEAST_SIZES_OF_A_CURVE = 4
 """Minimum number of sizes: a parabola has three coefficients, and the fourth size tests it."""
 DERIVATIVE = polynomial.polyder(np.eye(3))
-"""Matrix from the coefficients of a parabola to those of its derivative."""
+"""Matrix that maps a parabola's coefficients to its derivative's coefficients."""
 
 
 @dataclass(frozen=True)
 class Parabola:
-    """A parabola in log size about a middle, by least squares."""
+    """A least-squares parabola in log size, centred at ``middle``."""
 
     held: dict[str, float]
-    """Quantities that the runs have in common, by name."""
+    """Quantities that are equal in all runs, by name."""
     middle: float
     coefficients: Float[np.ndarray, " 3"]
     inverse: Float[np.ndarray, "3 3"]
@@ -219,11 +219,11 @@ class Parabola:
 
 
 def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOptimum, ...]:
-    """Return N* of a separate parabola for every sparsity.
+    """Return the optimal size N* of each sparsity, from a separate parabola.
 
     The interval contains the sizes at which the parabola's slope does not differ significantly from 0 (Fieller 1954).
-    The noise comes from the residuals of all parabolas of the budget. A sparsity with fewer than four sizes has no
-    optimum.
+    The noise is estimated from the residuals of all the budget's parabolas. A sparsity with fewer than four sizes has
+    no optimum.
     """
     curves = []
     for level_of_it in budget.levels:
@@ -237,8 +237,7 @@ def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOpt
 
 
 def reach_of(residual: float, degrees_of_freedom: int, level: float) -> float:
-    """Return the variance of the loss around parabolas, times the square of Student's t; NaN without degrees of
-    freedom.
+    """Return the variance of the loss around parabolas times Student's t squared; NaN without degrees of freedom.
 
     Args:
       residual: weighted sum of squared residuals.
@@ -249,8 +248,7 @@ def reach_of(residual: float, degrees_of_freedom: int, level: float) -> float:
 
 
 def _parabola(runs: Runs, size: Float[np.ndarray, " runs"], held: dict[str, float]) -> tuple[Parabola, float, int]:
-    """Fit a parabola in log size to runs; return it, its weighted sum of squared residuals, and its degrees of
-    freedom."""
+    """Return a parabola in log size fitted to runs, its weighted sum of squared residuals, and degrees of freedom."""
     logs, losses, weights = np.log(size), runs.loss, runs.weight
     middle = float(logs.mean())
     matrix = polynomial.polyvander(logs - middle, 2)
@@ -275,7 +273,7 @@ def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
     (lowest,) = polynomial.polyroots(slope)
     smallest, largest = np.exp(curve.middle + np.array(curve.logs))
     if (side := int(end(lowest, *curve.logs))) != 0:
-        why = f"its vertex lies below {smallest:.3g}" if side < 0 else f"its vertex lies above {largest:.3g}"
+        why = f"its vertex is below {smallest:.3g}" if side < 0 else f"its vertex is above {largest:.3g}"
         return IsoflopOptimum(
             flops=flops, held=held, why=f"{why}, the {'smallest' if side < 0 else 'largest'} size trained"
         )
@@ -292,8 +290,7 @@ def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
 
 
 def _fieller(slope: np.ndarray, covariance: np.ndarray) -> tuple[float, float]:
-    """Return where a line's square is at most its variance; unbounded if the line's own slope does not
-    differ from 0."""
+    """Return the interval in which a line's square is at most its variance; unbounded if the line's slope may be 0."""
     if np.isnan(covariance).any():
         return math.nan, math.nan
     variance = [covariance[0, 0], 2 * covariance[0, 1], covariance[1, 1]]
@@ -332,7 +329,7 @@ class Trend:
 
 
 def trends_of(what: str, optima: Iterable[IsoflopOptimum], level: float, *, of_share: bool = False) -> list[Trend]:
-    """Fit a power law of the budget to the optima of equal ``held``; undetermined optima are left out."""
+    """Fit a power law of the budget to each set of optima with equal ``held``; undetermined optima are left out."""
     lines: dict[tuple[tuple[str, float], ...], list[IsoflopOptimum]] = {}
     for one in optima:
         if one.value is not None and one.determined:
@@ -351,9 +348,10 @@ def trends_of(what: str, optima: Iterable[IsoflopOptimum], level: float, *, of_s
 def power_through(
     flops: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"], level: float = LEVEL
 ) -> tuple[float, float, tuple[float, float]]:
-    """Return scale and exponent of ``values`` against compute, and the interval of the exponent by Student's t.
+    """Return scale and exponent of a power law of compute fitted to ``values``, and the exponent's Student's t
+    interval.
 
-    The interval is NaN if all values are equal, as on a coarse grid: they have no scatter to estimate it from.
+    The interval is NaN if all values are equal, for example on a coarse grid, because their scatter is then 0.
     """
     x, y = np.log(flops), np.log(values)
     if len(np.unique(values)) == 1:

@@ -1,4 +1,4 @@
-"""Measure the efficiency leverage of trained mixtures from a loss-compute curve per group of models, with intervals."""
+"""Measure the efficiency leverage of trained MoE models, with intervals, from a loss-compute curve per group."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Family:
     budgets: int
     curve: FitResult
     runs: Runs
-    """All runs; the runs that the curve is fitted to have weight."""
+    """All runs; only the runs that the curve is fitted to have a weight above 0."""
 
     @property
     def spent(self) -> Float[np.ndarray, " fitted"]:
@@ -51,18 +51,17 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Leverages:
-    """Leverage of every group of models at every budget it was trained at, NaN if undefined."""
+    """Leverage of every group of models at each of its trained budgets; NaN if undefined."""
 
     dense: Family
     families: tuple[Family, ...]
     left_out: tuple[str, ...]
     rows: Int[np.ndarray, " points"]
-    """Index of the run of lowest loss in each group and budget."""
+    """Index of the run with the lowest loss in each group and budget."""
     value: Float[np.ndarray, " points"]
     low: Float[np.ndarray, " points"]
     high: Float[np.ndarray, " points"]
-    """Bounds of the interval by the delta method, from the noise of both curves; the noise is pooled over all curves.
-    """
+    """Bounds of the delta-method interval from the noise of both curves; the noise is pooled over all curves."""
 
 
 def leverages(
@@ -87,8 +86,8 @@ def leverages(
     if dense.sum() < LEAST_BUDGETS:
         raise UserError(
             f"Dense runs (num_experts 0, or every expert active) were trained at "
-            f"{counted(int(dense.sum()), 'budget')}; leverage is measured against their loss-compute curve, which "
-            f"needs {LEAST_BUDGETS}."
+            f"{counted(int(dense.sum()), 'budget')}, but their loss-compute curve, the baseline of leverage, needs "
+            f"{LEAST_BUDGETS}; train dense models at more budgets."
         )
     kept = runs.only(dense)
     curve, against = _curve_of(kept, seed)
@@ -106,7 +105,7 @@ def leverages(
         taken.append(np.flatnonzero(own))
         curves.append(at)
     if not families:
-        raise UserError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
+        raise UserError(f"No group of MoE models was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
     values, reaches = zip(
         *(
             _between(one, against, flops[budget[rows]], [*curves, against], level)
@@ -133,14 +132,13 @@ def _family(activation_ratio: float, granularity: float, curve: FitResult, runs:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """Leverage of one set of runs over another at given FLOPs, NaN if undefined."""
+    """Leverage of one group of runs over another at given FLOPs; NaN if undefined."""
 
     flops: Float[np.ndarray, " budgets"]
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Bounds of the interval, as in ``Leverages``, with the noise of the quadratics; NaN also where ``unknown`` is set.
-    """
+    """Bounds of the interval, like in ``Leverages``, with the quadratics' noise; NaN also if ``unknown`` is set."""
     unknown: tuple[str, ...]
     """Reason why the error of each leverage is unknown; empty if it is known."""
     curve: FitResult
@@ -153,12 +151,12 @@ class Between:
 
     @property
     def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
-        """FLOPs at which each curve is evaluated: the given ones, and the second group's FLOPs of equal loss."""
+        """FLOPs at which each curve is evaluated: ``flops``, and the second group's FLOPs with equal loss."""
         return self.flops, self.flops * self.value
 
     @property
     def beyond(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
-        """Ratio of these FLOPs to the group's most FLOPs (above 1) or fewest FLOPs (below 1); 1 within the range."""
+        """Extrapolation factor of ``read_at`` by group: above 1 beyond its most FLOPs, below 1 under its fewest."""
         first, second = (
             np.array([factor(at, spent.min(), spent.max()) if np.isfinite(at) else np.nan for at in read])
             for read, spent in zip(self.read_at, (one.runs.design.flops for one in self.budgets), strict=True)
@@ -175,15 +173,15 @@ def leverage_of(
     level: float = 0.9,
     seed: int = 0,
 ) -> Between:
-    """Return the second group's FLOPs per FLOP of the first at equal loss.
+    """Return the second group's FLOPs per FLOP of the first group at equal loss.
 
-    The loss of a budget is the minimum of a quadratic in log size if its runs determine one. Else it is the loss of its
-    best run (``budget_losses``).
+    A budget's loss is the minimum of a quadratic in log size if its runs determine a minimum, otherwise its lowest
+    measured loss (``budget_losses``).
 
     Args:
       flops: FLOPs of the first group at which to evaluate; default: the budgets of the first group.
       fixed: fixed coefficients of both curves, such as ``irreducible`` and ``exponent``. A group with no more budgets
-        than free coefficients has an irreducible loss of 0 unless it is given.
+        than free coefficients has an irreducible loss of 0 unless ``irreducible`` is fixed.
 
     Raises:
       UserError: a group was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
@@ -198,7 +196,7 @@ def leverage_of(
     kept = [replace(one.runs, weight=weight) for one, weight in zip(losses, parts, strict=True)]
     (curve, one), (dense, other) = (_curve_of(family, seed, given) for family, given in zip(kept, held, strict=True))
     at = losses[0].runs.design.flops if flops is None else np.asarray(flops, float)
-    # The quadratics of a group share coefficients, and so noise.
+    # The quadratics of a group share coefficients, so their noise is correlated.
     spare = sum(each.degrees_of_freedom for each in losses)
     noise = sum(each.residual for each in losses) / max(spare, 1)
     shared = [noise * each.shared * np.outer(own.loss, own.loss) for each, own in zip(losses, kept, strict=True)]
@@ -223,7 +221,7 @@ def leverage_of(
     )
 
 
-NO_SCATTER = "both curves pass through every budget's loss, and no budget is left that shows the noise"
+NO_SCATTER = "both curves pass through every budget's loss, so no budget is left to estimate the noise"
 """Reason why no leverage has an interval."""
 
 
@@ -238,26 +236,26 @@ def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, floa
         held.setdefault("irreducible", 0.0)
     if budgets < (free := count - len(held)):
         raise UserError(
-            f"The {name} family was trained at {counted(budgets, 'budget')}; its loss-compute curve needs {free}. "
-            f"Train it at more, or give the curve's exponent (--fix exponent=-0.1)."
+            f"The {name} group was trained at {counted(budgets, 'budget')}; its loss-compute curve needs {free}. "
+            f"Train it at more budgets, or give the curve's exponent (--fix exponent=-0.1)."
         )
     return held
 
 
 def _check_falls(name: str, runs: Runs) -> None:
-    """Raise ``UserError`` if losses do not fall with FLOPs, since no loss-compute curve then reaches their loss."""
+    """Raise ``UserError`` if losses do not fall with FLOPs, since a loss-compute curve always falls."""
     flops, loss = runs.design.flops, runs.loss
     if len(flops) > 1 and np.polyfit(np.log(flops), np.log(loss), 1)[0] >= 0:
         least, most = np.argmin(flops), np.argmax(flops)
         raise UserError(
-            f"The {name} family's loss does not fall with compute: it is {loss[least]:.4g} at {flops[least]:.3g} FLOPs "
-            f"and {loss[most]:.4g} at {flops[most]:.3g}. Leverage is read off curves that fall; check the columns of "
-            f"FLOPs and of losses, and leave out what diverged."
+            f"The {name} group's loss does not fall with compute: it is {loss[least]:.4g} at {flops[least]:.3g} FLOPs "
+            f"and {loss[most]:.4g} at {flops[most]:.3g} FLOPs, but leverage needs falling curves. Check the columns of "
+            f"FLOPs and losses, and leave out diverged runs."
         )
 
 
 def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
-    """Return a mask of the run of lowest loss of every group at every budget; dense runs are one group."""
+    """Return a mask of the lowest-loss run in every group and budget; dense runs are one group."""
     best: dict[tuple[float, float, int], int] = {}
     for i in np.flatnonzero(runs.weight > 0):
         key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
@@ -284,10 +282,10 @@ def _between(
     shared: Sequence[np.ndarray] = (),
     spare: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leverage at these FLOPs and half the interval width of its logarithm; NaN if undefined.
+    """Return the leverage at these FLOPs, and half the width of its logarithm's interval; NaN if undefined.
 
     Args:
-      shared: covariances of the losses that each curve is fitted to, of ``spare`` degrees of freedom.
+      shared: for each curve, the covariance of its fitted losses, with ``spare`` degrees of freedom.
     """
     curves = (mixture, dense)
     with float64():
@@ -296,14 +294,14 @@ def _between(
         logs = np.asarray(_log_leverage(objectives, points, data, flops))
         slopes = [np.asarray(one) for one in _slopes(objectives, points, data, flops)]
     degrees_of_freedom = [*map(_spare, every)]
-    # Four or five budgets estimate the noise of one curve badly, so the noise is pooled over all curves.
+    # Four or five budgets give a poor estimate of one curve's noise, so the noise is pooled over all curves.
     of_weight_1 = [one.dispersion * one.weight[one.weight > 0].mean() for one in every]
     noise = np.dot(degrees_of_freedom, of_weight_1) / max(sum(degrees_of_freedom), 1)
     variance, together = np.zeros(len(flops)), np.zeros(len(flops))
     for number, (one, slope) in enumerate(zip(curves, slopes, strict=True)):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
         if shared:
-            # Derivative of the answers in each loss, by the implicit derivative of the optimum.
+            # Derivative of the log leverage in each loss, by the implicit derivative of the optimum.
             moved = -slope @ one.solve((one.weight[:, None] * one.bends).T)
             together += np.einsum("ar,rs,as->a", moved, shared[number], moved)
     variance, together = np.maximum(variance, 0.0), np.maximum(together, 0.0)

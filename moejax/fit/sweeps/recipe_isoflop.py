@@ -1,12 +1,12 @@
-"""Fit IsoFLOP parabolas: the best size and tokens at every budget, and power laws of compute through them.
+"""Fit IsoFLOP parabolas: the best size and tokens at every budget, and power laws of compute through these optima.
 
-Approach 2 of Hoffmann et al. (2022): at each budget a parabola in log size is fitted to the losses of its runs; its
-vertex is the best size there. Each kind of model (experts, experts per token) has its own parabolas.
+In Approach 2 of Hoffmann et al. (2022), a parabola in log size is fitted to the losses of each budget's runs, and its
+vertex is the best size. Each kind of model (experts, experts per token) has its own parabolas.
 
-They are fitted together, so that unequal FLOPs in a budget move no vertex. The loss of a run with fewer FLOPs than the
-rest of its budget is higher for that reason alone. At the best size, the slope of the loss in log FLOPs equals the
-slope of the lowest loss (the envelope theorem). The lowest losses of the budgets therefore give that slope, and one
-linear regression gives all parabolas.
+All parabolas are fitted together, so that unequal FLOPs within a budget do not bias a vertex: a run with fewer FLOPs
+than its budget has a higher loss only for this reason. At the best size, the slope of the loss in log FLOPs equals the
+slope of the lowest loss (the envelope theorem). The budgets' lowest losses therefore give the slope, and one linear
+regression gives all parabolas.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from moejax.result import Column, Result, Table
 from moejax.wording import some
 
 GROWTH = 0.5
-"""Exponent of the best size in FLOPs, by which a run's size is moved to the FLOPs of its budget. Within a budget, its
-error is small."""
+"""Exponent of the best size in FLOPs, used to convert a run's size to the FLOPs of its budget. Within a budget, an
+error in the exponent has little effect."""
 ROUNDS = 5
-"""Number of times that the centre of every parabola moves to its vertex."""
+"""Number of iterations that move each parabola's centre to its vertex."""
 DEGREE = 2
-"""Maximum degree of the polynomial of log FLOPs through the lowest losses of the budgets."""
+"""Maximum degree of the polynomial in log FLOPs that is fitted to the budgets' lowest losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ def joint_parabolas(
 
     Args:
       budget: budget of every run, as an index of ``flops``.
-      flops: FLOPs at which the parabolas are wanted.
-      held: quantities that the runs have in common, by name.
+      flops: FLOPs of each budget, at which its parabola is computed.
+      held: quantities that are equal in all runs, by name.
     """
     count, logs, spent = len(flops), np.log(size), np.log(flops)
     more = np.log(runs.design.flops) - spent[budget]
@@ -85,7 +85,7 @@ def joint_parabolas(
     own = np.eye(count)[budget]
 
     def solve(centre: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the matrix, the inverse of the normal matrix, and the coefficients, a row per power of size."""
+        """Return the design matrix, the inverse normal matrix, and coefficients with a row per power of size."""
         away = (moved - centre[budget])[:, None]
         level = own + more[:, None] * _slopes(spent, inside)[budget]
         matrix = np.hstack([level, own * away, own * away**2])
@@ -118,7 +118,7 @@ def joint_parabolas(
 
 
 def _slopes(spent: Float[np.ndarray, " budgets"], inside: Bool[np.ndarray, " budgets"]) -> np.ndarray:
-    """Return the matrix from the lowest losses of the budgets to their slopes in log FLOPs; 0 if they are unknown."""
+    """Return the matrix that maps the budgets' lowest losses to slopes in log FLOPs; 0 if the slopes are unknown."""
     slopes = np.zeros((len(spent), len(spent)))
     degree = min(DEGREE, int(inside.sum()) - 1)
     if degree > 0:
@@ -130,13 +130,13 @@ def _slopes(spent: Float[np.ndarray, " budgets"], inside: Bool[np.ndarray, " bud
 
 INPUTS = ("flops", "tokens")
 UNEQUAL = 0.01
-"""Relative difference of FLOPs from their budget's that moves a vertex noticeably."""
+"""Relative difference between a run's FLOPs and its budget above which a vertex moves noticeably."""
 SIZE, TOKENS = "params_active", "tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestSplit:
-    """The vertex of one budget's parabola: the best size, and its tokens at this budget."""
+    """The vertex of one budget's parabola: the best size, and the corresponding tokens."""
 
     runs: int
     size: IsoflopOptimum
@@ -144,7 +144,7 @@ class BestSplit:
 
     @property
     def why(self) -> str:
-        """Reason why there is no best size or no interval; empty if there are both."""
+        """Reason why the best size or its interval is missing; empty if both exist."""
         size = self.size
         if size.value is not None and not size.determined:
             return "the runs do not determine it"
@@ -160,7 +160,7 @@ class IsoflopRecipe:
     """Best size and tokens as powers of the budget, for every kind of model with enough vertices."""
     left_out: tuple[str, ...]
     warnings: tuple[str, ...]
-    """Reasons why vertices may be off by more than their intervals."""
+    """Reasons why errors of vertices may exceed their intervals."""
     size_is_known: bool
     """True if the table has active parameters; otherwise sizes are FLOPs / (6 · tokens)."""
     noise_is_known: bool
@@ -186,9 +186,9 @@ class IsoflopRecipe:
             low, high = (end if np.isfinite(end) else None for end in (size.low, size.high))
             ratio = tokens / size.value if size.value and tokens else None
             rows.append([size.flops, *held, one.runs, size.value, low, high, tokens, ratio, size.loss, one.why])
-        notes = [f"low and high: {interval} of N*, where the parabola's slope cannot be told from 0 (Fieller)."]
+        notes = [f"low and high: {interval} of N*, where the parabola's slope does not differ from 0 (Fieller)."]
         if not self.noise_is_known:
-            notes = ["Every parabola passes through its three runs, so that no vertex has an interval."]
+            notes = ["Every parabola passes through its three runs, so no vertex has an interval."]
         if not self.size_is_known:
             notes.append("Sizes are FLOPs / (6 · tokens): the table has no params_active.")
         notes += [f"! {sentence}" for sentence in self.warnings]
@@ -204,7 +204,7 @@ class IsoflopRecipe:
             Column("scale", ".4g"),
             *(Column(name, ".4f") for name in ("exponent", "low", "high")),
         )
-        fewest = f"No kind of model has {LEAST_BUDGETS} budgets with a vertex, which a power law needs."
+        fewest = f"A power law needs {LEAST_BUDGETS} budgets with a vertex, and no kind of model has as many."
         return [
             Table("IsoFLOP parabolas: the best size at each budget", columns, rows, notes, key="vertices"),
             Table(
@@ -264,15 +264,16 @@ def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
                     far.add(f"{spent:.3g}")
             elif here.size:
                 at = "".join(f", {name} = {value:g}" for name, value in held.items())
-                left_out.append(f"{spent:.3g} FLOPs{at}: {sizes} of the {LEAST_SIZES} sizes that a parabola needs.")
+                left_out.append(f"{spent:.3g} FLOPs{at}: {sizes} of the {LEAST_SIZES} sizes needed for a parabola.")
         if swept:
             spents, every = zip(*swept, strict=True)
             rows, of = np.concatenate(every), np.repeat(np.arange(len(every)), [len(here) for here in every])
             fits.append((swept, joint_parabolas(runs.where(rows), size[rows], of, np.array(spents), held)))
     if not fits:
         raise UserError(
-            f"No budget has {LEAST_SIZES} sizes of one kind of model, which a parabola needs; train more sizes at "
-            f"equal FLOPs, or name the column of the budgets (--map flops=COLUMN). {' '.join(left_out[:3])}"
+            f"A parabola needs {LEAST_SIZES} sizes of one kind of model at one budget, and no budget has as many; "
+            "train more sizes at equal FLOPs, or name the column of budgets (--map flops=COLUMN). "
+            f"{' '.join(left_out[:3])}"
         )
     reach = reach_of(sum(fit.residual for _, fit in fits), sum(fit.degrees_of_freedom for _, fit in fits), level)
     splits = []
@@ -297,20 +298,20 @@ def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
 
 
 def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[str]) -> tuple[str, ...]:
-    """Return sentences about budgets that may be one, FLOPs that no slope corrects, and parabolas over wide ranges."""
+    """Return warnings about budgets that may belong together, uncorrected FLOPs, and parabolas over wide ranges."""
     warnings = []
     if close := [f"{one:.3g}" for one in close_budgets(flops)]:
         warnings.append(
-            f"The budgets {some(close, most=SHOWN)} FLOPs may be parts of fewer: they are less than 25 % apart, or "
+            f"The budgets {some(close, most=SHOWN)} FLOPs may be fewer budgets: they are less than 25 % apart, or "
             "their FLOPs form one chain. If the table has a column of nominal budgets, name it (--map flops=COLUMN); "
-            "differences from it are ignored then."
+            "differences from the nominal budget are then ignored."
         )
     number, means = budgets(flops)
     unequal = np.abs(np.log(flops / means[number])).max() > UNEQUAL
     if unequal and not all(fit.slope_is_known for fit in fits):
         warnings.append(
-            "FLOPs differ within a budget, and their effect on the loss is unknown: it needs two budgets of one kind "
-            "of model with a vertex."
+            "FLOPs differ within a budget, and their effect on the loss is unknown: its estimate needs two budgets "
+            "with a vertex for one kind of model."
         )
     if far:
         warnings.append(
@@ -321,14 +322,14 @@ def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[s
 
 
 def _near(size: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Return the runs of one budget near its lowest loss: four sizes or more, if there are as many."""
+    """Return the indices of a budget's runs near its lowest loss, with at least four sizes if there are as many."""
     _, number = np.unique(size, return_inverse=True)
     lowest = np.sort([loss[number == one].min() for one in range(number.max() + 1)])
     return np.flatnonzero(loss <= max((1 + NEAR_LOSS) * lowest[0], lowest[: LEAST_SIZES + 1][-1]))
 
 
 def _tokens_at(best: IsoflopOptimum, size: np.ndarray, tokens: np.ndarray) -> IsoflopOptimum:
-    """Return the tokens at the best size, by a line through the budget's runs in logarithms."""
+    """Return the tokens at the best size, from a log-log line through the budget's runs."""
     if best.value is None:
         return best
     line = np.polyfit(np.log(size), np.log(tokens), 1)

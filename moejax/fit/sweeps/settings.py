@@ -1,8 +1,8 @@
 """Find sweeps over training settings in a table, and reduce each to its best run or to its optimum.
 
-The run of the lowest loss in a sweep (``best_by``) is on its grid. Its loss is biased low, as the minimum of several
-noisy losses. Near the optimum the loss is a quadratic in the logarithms of the settings; its minimum
-(``smooth_best_by``) uses every run around the best one.
+The best run of a sweep (``best_by``) is on the sweep's grid. Its loss is biased low, because it is the minimum of
+several noisy losses. Near the optimum the loss is a quadratic in the logarithms of the settings; the quadratic's
+minimum (``smooth_best_by``) uses all runs near the best run.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ SETTINGS = (
     *("learning_rate", "batch_tokens", "weight_decay", "schedule", "warmup_tokens", "decay_tokens"),
     "sequence_length",
 )
-"""Settings that are tuned for a model and its tokens, by our names; others count by ``our_name``."""
+"""Settings that are tuned for a model and its tokens, by moejax's names (``our_name``)."""
 MEASURED = tuple(COLUMNS)[list(COLUMNS).index("loss") :]
-"""Columns of a run table that are measured in training, and so differ between any two runs."""
+"""Columns of a run table that are measured in training, and therefore differ between any two runs."""
 NO_SIZES = (*SETTINGS, *MEASURED, "seed")
 """Columns that do not identify a run's model."""
 TUNED_SHARE = 0.5
-"""Share of the groups of equal inputs in which a setting must vary to count as swept."""
+"""Share of groups with equal inputs in which a setting must vary to count as swept."""
 
 
 def swept(frame: DataFrame, inputs: Sequence[str]) -> list[str]:
-    """Return the settings, by the table's own names, that vary among rows of equal inputs."""
+    """Return the settings, by the table's column names, that vary among rows with equal inputs."""
     columns = [str(c) for c in frame.columns if our_name(str(c)) in SETTINGS and str(c) not in inputs]
     repeated = frame[frame.duplicated(list(inputs), keep=False)] if inputs else frame[:0]
     if not columns or not len(repeated):
         return []
     levels = repeated.groupby(list(inputs), sort=False)[columns].nunique(dropna=False)
     varying = [name for name in columns if (levels[name] > 1).mean() >= TUNED_SHARE]
-    # A setting under two names (the file's, and ours derived from it) is named once, as in the file.
+    # A setting under two names (the file's and moejax's) is listed once, by the file's name.
     theirs = {our_name(name): name for name in reversed(varying) if name not in SETTINGS}
     return [name for name in varying if name not in theirs]
 
 
 def sweep_note(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str], option: str = "--best-by ") -> str:
-    """Return a note that the rows are a sweep over settings, with the option that keeps the best of each."""
+    """Return a note that rows are sweeps over settings, with the option that keeps each sweep's best run."""
     groups = frame.groupby(list(inputs), sort=False).ngroups
     extra = int(frame.duplicated(list(inputs)).sum())
     return (
-        f"{extra} of {len(frame)} rows repeat the sizes of an earlier row with another {listed(settings, 'or')}. They "
-        f"look like a sweep, and each of them counts as a run. To keep only the best run of each of the {groups} "
-        f"groups, pass {option}{','.join(settings)}."
+        f"{extra} of {len(frame)} rows have the sizes of an earlier row but a different {listed(settings, 'or')}. They "
+        f"look like a sweep, and each counts as a run. To keep only the best run of each of the {groups} groups, pass "
+        f"{option}{','.join(settings)}."
     )
 
 
@@ -72,7 +72,7 @@ def check_settings(frame: DataFrame, inputs: Sequence[str], loss: str, settings:
             raise UserError(f"{named} has no column {name} for --best-by; the columns are {', '.join(columns)}.")
         if name in inputs or name == loss:
             raise UserError(
-                f"--best-by names {name}, which {'is fitted' if name == loss else 'the law reads'}. Name a setting "
+                f"--best-by names {name}, which {'is fitted' if name == loss else 'the law reads'}. Give a setting "
                 f"that was tuned at equal {', '.join(inputs) or 'sizes'}, such as learning_rate."
             )
 
@@ -80,25 +80,27 @@ def check_settings(frame: DataFrame, inputs: Sequence[str], loss: str, settings:
 def best_by(
     frame: DataFrame, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return the row of the lowest loss among those that differ only in settings, and notes on the dropped rows.
+    """Return the lowest-loss row of each set of rows that differ only in settings, and notes on the dropped rows.
 
-    Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is a setting.
+    Seeds (column ``seed``) are replicates, each with its own best row, unless ``seed`` is in ``settings``.
 
     Raises:
       UserError: no column distinguishes models, or no row has a loss.
     """
     alike = _alike(frame, inputs, settings)
     if not alike:
-        raise UserError(f"{named} has no column that distinguishes models; --best-by keeps the best run of each.")
+        raise UserError(
+            f"{named} has no column that distinguishes models, but --best-by keeps the best run of each model."
+        )
     losses = run_table.numbers(frame[loss], where=named)
     ranked = frame.assign(**{loss: losses})[np.isfinite(losses)]
     if not len(ranked):
-        raise UserError(f"{named} has no {loss} by which --best-by could choose.")
+        raise UserError(f"{named} has no {loss} in any row, so --best-by cannot choose the best.")
     kept = np.sort(ranked.groupby(alike, sort=False, dropna=False)[loss].idxmin().to_numpy())
     best = frame.loc[kept]
     note = (
-        f"Dropped: {len(frame) - len(best)} of {len(frame)} rows, which are not the best by {listed(settings)} of "
-        f"their {', '.join(alike)}; {len(best)} are kept."
+        f"Dropped: {len(frame) - len(best)} of {len(frame)} rows, which are not the best over {listed(settings)} at "
+        f"equal {', '.join(alike)}; {len(best)} are kept."
     )
     if "seed" in settings:
         note += " The best of several seeds is biased low: leave seed out of --best-by."
@@ -106,19 +108,19 @@ def best_by(
 
 
 def _alike(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """Return the columns whose equal values form one sweep."""
+    """Return the columns whose values are equal within a sweep."""
     return [*inputs, *(["seed"] if "seed" in frame.columns and "seed" not in settings else [])]
 
 
 def resolution(frame: DataFrame, best: DataFrame, inputs: Sequence[str], settings: Sequence[str], target: str) -> Any:
-    """Return the standard deviation of the logarithm of a setting due to the grid, for each best row.
+    """Return the standard deviation of a setting's logarithm due to the grid, for each best row.
 
-    The true optimum is within one grid step around the best tried value: the step's width divided by √12. The value is
-    0 if only one value was tried.
+    The true optimum is uniform within one grid step around the best tried value, so this is the step's width divided by
+    √12. The result is 0 if only one value was tried.
 
     Args:
       best: rows of ``frame`` kept by ``best_by``.
-      target: a setting, or a setting in another unit.
+      target: column of a setting, possibly in another unit.
     """
     values = run_table.numbers(frame[target]).to_numpy(np.float64)
     logs = np.log(np.where(values > 0, values, np.nan))
@@ -145,19 +147,21 @@ def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: 
             at_ends.append(f"{name} in {count} of {int(tried.sum())}")
     if not at_ends:
         return ()
-    return (f"The best is at the edge of the sweep of {some(at_ends)} groups; extend the sweep in that direction.",)
+    return (
+        f"The best value is at an end of the sweep for {some(at_ends)} groups; extend the sweep in that direction.",
+    )
 
 
 NEAREST_VALUES = 3
-"""Number of values of a setting, on either side of the best run's, whose runs enter the quadratic."""
+"""Number of grid values on each side of the best run whose runs enter the quadratic."""
 NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
-"""Relative rise above the lowest loss up to which settings are near the optimum.
+"""Relative excess over the lowest loss up to which settings are near the optimum.
 
-A quadratic does not describe settings farther away, nor runs that diverged. The next larger value is used if no more
-settings remain than the quadratic has coefficients: on coarse grids, or if the noise exceeds a grid step's effect.
+A quadratic does not describe settings farther away or diverged runs. The next larger value is used if the remaining
+settings are not more than the quadratic's coefficients: on coarse grids, or if noise exceeds a grid step's effect.
 """
 FLATTEST = 1e-12
-"""Minimum rise of the quadratic over the tried settings, as a share of the loss; below it the quadratic is flat."""
+"""Rise over the tried settings, as a share of the loss, below which a quadratic counts as flat."""
 
 
 def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs terms"]:
@@ -168,7 +172,7 @@ def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs
 
 @dataclass(frozen=True, kw_only=True)
 class _Quadratic:
-    """A least-squares quadratic of losses in logarithms of settings, centred at the best settings."""
+    """A least-squares quadratic of the loss in the settings' logarithms, centred at the best settings."""
 
     coefficients: np.ndarray
     inverse: np.ndarray
@@ -183,9 +187,9 @@ class _Quadratic:
 
 
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
-    """Return a mask of the runs near the best settings (few grid values away, little worse), and the best settings.
+    """Return a mask of the runs near the best settings (in grid values and in loss), and the best settings.
 
-    Seeds of the same settings are in or out together, by their mean: otherwise a single seed could be near by chance.
+    Seeds of equal settings are included or excluded together by their mean, so that no seed is near by chance.
     """
     tried, number = np.unique(x, axis=0, return_inverse=True)
     number = number.ravel()
@@ -204,7 +208,7 @@ def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"],
 
 
 def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
-    """Return the quadratic of the runs near the best settings of a group, or the reason why there is none."""
+    """Return the quadratic through the runs near a group's best settings, or the reason why there is none."""
     near, middle = _near(x, losses)
     around, own = x[near] - middle, losses[near]
     terms = _monomials(around)
@@ -227,9 +231,9 @@ def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
 
 
 def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | str:
-    """Return the minimum of a quadratic, or the reason why it has none; ``noise`` is the variance of one run's loss.
+    """Return a quadratic's minimum and its standard errors, or the reason why it has no minimum.
 
-    The minimum is the logarithms of the settings and the loss; standard errors are those of the same numbers.
+    The minimum is an array of the settings' logarithms and the loss. ``noise`` is the variance of one run's loss.
     """
     coefficients, count = quadratic.coefficients, len(quadratic.middle)
     pairs = np.triu_indices(count)
@@ -242,8 +246,8 @@ def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> tuple
     at = -np.linalg.solve(hessian, coefficients[1 : 1 + count])
     for name, here, low, high in zip(names, at, quadratic.low, quadratic.high, strict=True):
         if not low <= here <= high:
-            return f"{name} {'below' if here < low else 'above'} what was tried"
-    # Derivatives in the coefficients: of the loss, the monomials; of the settings, by the implicit function theorem.
+            return f"{name} {'below' if here < low else 'above'} the tried values"
+    # Derivatives in the coefficients: monomials for the loss; by the implicit function theorem for the settings.
     monomials, unit = _monomials(at[None])[0], np.eye(count)
     slopes = np.column_stack(
         [np.zeros(count), unit, *(unit[i] * at[j] + unit[j] * at[i] for i, j in zip(*pairs, strict=True))]
@@ -254,26 +258,25 @@ def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> tuple
 
 
 def standard_error_column(name: str) -> str:
-    """Return the column of the standard error of a loss, or of the logarithm of a setting."""
+    """Return the name of the column with the standard error of a loss or of a setting's logarithm."""
     return f"{name}_standard_error"
 
 
 def smooth_best_by(
     frame: DataFrame, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return one row per model, the minimum of a quadratic through the runs near its best, and notes.
+    """Return one row per model, at the minimum of a quadratic through the runs near the model's best run, and notes.
 
-    The row is the best run's with the loss and settings of the minimum, and columns of their standard errors
-    (``standard_error_column``; of settings in logarithms). The noise is pooled over the residuals of all quadratics.
-    Runs of several seeds are runs of one sweep. Models whose quadratic has no minimum within the tried range are left
-    out, with a note.
+    The row is the best run's row, with the loss and settings of the minimum and columns for their standard errors
+    (``standard_error_column``; in logarithms for settings). The noise is pooled over the residuals of all quadratics.
+    Seeds belong to one sweep. Models whose quadratic has no minimum in the tried range are left out, with a note.
 
     Args:
       inputs: columns that distinguish models.
       settings: swept columns, all positive.
 
     Raises:
-      UserError: a setting has values without a logarithm, no model remains, or no group has spare runs for the noise.
+      UserError: a setting has values without a logarithm, no model remains, or no group has enough runs for the noise.
     """
     x = {name: _above_0(frame, name, named) for name in settings}
     logs = np.log(np.column_stack(list(x.values())))
@@ -294,9 +297,9 @@ def smooth_best_by(
     if not spare:
         terms = _monomials(np.zeros((1, len(settings)))).shape[1]
         raise UserError(
-            f"{named}: --smooth fits {terms} coefficients to the runs near the best of each {', '.join(inputs)}, and "
-            f"no sweep over {listed(settings)} has more of them than that ({_reasons(refused)}); leave --smooth out to "
-            f"keep the best run of each."
+            f"{named}: --smooth fits {terms} coefficients to the runs near each sweep's best run, but no sweep over "
+            f"{listed(settings)} at equal {', '.join(inputs)} has more than {terms} such runs ({_reasons(refused)}); "
+            f"leave --smooth out to keep the best run of each sweep."
         )
     noise = sum(quadratic.residual for quadratic in quadratics) / spare
     minima: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -308,8 +311,8 @@ def smooth_best_by(
             minima.append((row, *optimum))
     if not minima:
         raise UserError(
-            f"{named}: no sweep over {listed(settings)} has a minimum within what was tried ({_reasons(refused)}); "
-            f"leave --smooth out to keep the best run of each."
+            f"{named}: no sweep over {listed(settings)} has a minimum within the tried values ({_reasons(refused)}); "
+            f"leave --smooth out to keep the best run of each sweep."
         )
     minima.sort(key=lambda one: one[0])
     rows, values, errors = (np.array(part) for part in zip(*minima, strict=True))
@@ -326,8 +329,8 @@ def _above_0(frame: DataFrame, name: str, named: str) -> np.ndarray:
     values = run_table.numbers(frame[name], where=named).to_numpy(np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise UserError(
-            f"{named}: --smooth takes logarithms of {name}, and not all of its values are numbers above 0; leave "
-            f"those rows out with --where, or leave {name} out of --best-by."
+            f"{named}: --smooth takes logarithms of {name}, but some values are not numbers above 0; leave those rows "
+            f"out with --where, or leave {name} out of --best-by."
         )
     return values
 
@@ -341,7 +344,7 @@ def is_setting(frame: DataFrame, target: str, settings: Sequence[str], named: st
 
 
 def _proportional(frame: DataFrame, values: np.ndarray, but: set[str]) -> dict[str, float]:
-    """Return the columns proportional to a setting, with the factor: such as a batch in sequences and in tokens."""
+    """Return columns proportional to a setting, with their factors, such as a batch size in sequences and in tokens."""
     factors = {}
     for column in map(str, frame.columns):
         if column in but or frame[column].dtype.kind not in "iuf":
@@ -369,9 +372,9 @@ def _notes(
         return f"{float(table[standard_error_column(name)].median()):.2g}"
 
     said = [
-        f"{runs} rows are {len(table)} sweeps over {listed(settings)} of equal {', '.join(inputs)}: each is the "
-        f"minimum of a quadratic in their logarithms through the runs near its best, which scatter by {noise:.2g} of "
-        f"{loss}. "
+        f"{runs} rows are {len(table)} sweeps over {listed(settings)} at equal {', '.join(inputs)}. Each sweep is "
+        "replaced by the minimum of a quadratic in the settings' logarithms through the runs near its best run, "
+        f"whose {loss} scatters by {noise:.2g}. "
         f"Median standard error of {loss}: {middle(loss)}; of the logarithm of "
         f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. They are columns, such as "
         f"{standard_error_column(settings[0])}."
@@ -379,16 +382,16 @@ def _notes(
     if refused:
         said.append(
             f"Dropped: {sum(refused.values())} of {len(table) + sum(refused.values())} sweeps, which have no minimum "
-            f"within what was tried ({_reasons(refused)})."
+            f"within the tried values ({_reasons(refused)})."
         )
     return tuple(said)
 
 
 def precision(standard_errors: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-    """Return weights with mean 1 for losses of unequal standard errors; a measured loss has a standard error of 0.
+    """Return weights with mean 1 for losses with unequal standard errors; a measured loss has a standard error of 0.
 
-    A law has an error at every model that more runs do not reduce. Its variance is estimated as the median of the
-    positive variances, and added to each (a random effect, as in DerSimonian and Laird 1986).
+    A law has an error at every model that more runs do not reduce. The variance of this error is estimated as the
+    median of the positive variances and added to each variance (a random effect, as in DerSimonian and Laird 1986).
     """
     variances = np.square(standard_errors)
     unsure = variances > 0

@@ -1,7 +1,7 @@
-"""Fit a law to the minima of sweeps, to the equally weighted minima, and to the best rows of the sweeps.
+"""Fit a law to the sweeps' minima, weighted and unweighted, and to their best rows.
 
 The minimum of a quadratic (``smooth_best_by``) and the best row of a sweep estimate the same optimum. If the law does
-not hold everywhere, or a quadratic is biased, coefficients depend on the weights and the kind of optimum.
+not hold everywhere, or if a quadratic is biased, coefficients depend on the weights and the kind of optimum.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
 
 MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
-"""Reductions of sweeps to one row each."""
+"""Three ways to reduce each sweep to one row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WayCoefficient:
-    """A coefficient with the ends of its interval; None if unknown."""
+    """A coefficient with the ends of its interval, which are None if unknown."""
 
     value: float
     low: float | None
@@ -34,7 +34,7 @@ class WayCoefficient:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The number of runs and the coefficients by one reduction."""
+    """Number of runs and coefficients for one way to reduce sweeps."""
 
     runs: int
     coefficients: Mapping[str, WayCoefficient]
@@ -42,7 +42,7 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweeps:
-    """The coefficients by every reduction, and warnings where they differ."""
+    """The coefficients for each way to reduce sweeps, and warnings where these differ."""
 
     level: float
     ways: Mapping[str, Way]
@@ -52,7 +52,7 @@ class Sweeps:
 def ways_through_sweeps(
     result: FitResult, minima: Runs, best: Runs, level: float, *, how: Mapping[str, Any], **options: Any
 ) -> Sweeps:
-    """Fit the law of ``result``, which is fitted to the minima, in the other two ways; return all three.
+    """Return the coefficients for all three ways; ``result`` is the fit to the minima.
 
     Args:
       how: options of ``with_uncertainty``.
@@ -84,13 +84,13 @@ def _warnings(ways: Mapping[str, Way]) -> tuple[str, ...]:
             continue
         weights = name in alike and not _differ(alike[name], best[name])
         said.append(
-            f"{name} is {_written(minima[name])} through the minima of the sweeps and {_written(best[name])} through "
-            f"their best rows, each outside the other's interval. "
+            f"{name} is {_written(minima[name])} for the minima of the sweeps and {_written(best[name])} for their "
+            f"best rows, each outside the other's interval. "
             + (
-                f"With equal weights the minima give {_written(alike[name])}: the weights decide. Look which sweeps "
-                f"have small standard errors, or give weights (--weight COLUMN)."
+                f"With equal weights the minima give {_written(alike[name])}, so the weights cause the difference. "
+                f"Check which sweeps have small standard errors, or give weights (--weight COLUMN)."
                 if weights
-                else "Look at the sweeps whose minimum is far from their best row; a finer grid decides between them."
+                else "Check the sweeps whose minimum is far from their best row; a finer grid shows which is right."
             )
         )
     return tuple(said)

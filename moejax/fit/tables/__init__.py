@@ -1,1 +1,1 @@
-"""Read tables of runs: names of columns, units, checks of rows, and ``read_runs``, which returns the runs of a law."""
+"""Read tables of runs: ``read_runs`` resolves column names, checks units and rows, and returns the runs."""

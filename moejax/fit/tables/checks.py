@@ -1,6 +1,6 @@
-"""Check tables of runs. Each check is a predicate, a sentence and a remedy.
+"""Check tables of runs. Each check has a predicate, a sentence and a remedy.
 
-``ROW_CHECKS`` are rules that every row must meet. ``ADVICE`` are properties of valid tables that a user should know.
+``ROW_CHECKS`` are rules that every row must meet. ``ADVICE`` reports properties of valid tables that matter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from moejax.run_table import COLUMNS, DataFrame
 from moejax.wording import command, listed, nearest, some
 
 Fault = tuple[Mapping[str, Any], Rows | None]
-"""Fields of a check's sentence, and the rows that it is about."""
+"""Fields of a check's sentence, and a mask of the affected rows."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Check:
     """A property of a table, with the sentence that reports it."""
 
     faults: Callable[[RunTable], Iterator[Fault]]
-    """Yield the fields of the sentence for each fault."""
+    """Function that yields the sentence's fields and the affected rows for each fault."""
     sentence: str
     remedy: str = ""
 
     def said(self, given: Mapping[str, Any]) -> str:
-        """Return the sentence and the remedy of a fault."""
+        """Return the sentence and the remedy for a fault with these fields."""
         text = f"{self.sentence} {self.remedy}".strip().format(**given)
         return f"R{text[1:]}" if self.sentence.startswith("{rows}") else text
 
@@ -108,7 +108,7 @@ def _negative_weight(table: RunTable) -> Iterator[Fault]:
 
 
 ROW_CHECKS = (
-    Check(_texts, "{column} is not a number (it holds {example})"),
+    Check(_texts, "{column} is not a number (such as {example})"),
     Check(_missing, "{column} is empty or not finite"),
     Check(_not_positive, "{column} is not above 0"),
     Check(_beyond, "{column} is not {range}"),
@@ -135,7 +135,7 @@ def check_rows(table: RunTable, *, drop: bool) -> None:
                 notes.append(f"{table.named}: {check.sentence.format(**given)} in {where}")
                 bad |= rows
     if notes and not drop:
-        remedy = "Correct the rows, select others with --where, or pass --drop-invalid."
+        remedy = "Correct the rows, select other rows with --where, or pass --drop-invalid."
         raise UserError(f"{'; '.join(notes)}. {_total_of_dense_models(table)}{remedy}")
     if bad.all():
         raise UserError(f"{'; '.join(notes) or f'{table.named} has no rows'}. No row is left; correct the table.")
@@ -155,10 +155,11 @@ def _total_of_dense_models(table: RunTable) -> str:
 
 
 def duplicates(table: RunTable) -> Rows:
-    """Return a mask of rows that repeat an earlier row's sizes and loss exactly, most often a run listed twice.
+    """Return a mask of rows that repeat an earlier row's sizes and loss exactly, usually because a run is listed twice.
 
-    Without sizes there are none, because equal losses alone prove nothing. Rows that differ in a seed or a setting are
-    no duplicates; nor are rows that differ in the loss if another column is fitted, such as the best learning rate.
+    Without size columns no row counts, because equal losses are no evidence. Rows that differ in a seed or a setting
+    are not duplicates. If another column is fitted, such as the best learning rate, rows that differ in the loss are
+    not duplicates either.
     """
     if not table.sizes:
         return np.zeros(len(table.frame), bool)
@@ -210,13 +211,13 @@ def _differing(table: RunTable) -> str:
 
 
 EXPERTS = ("num_experts", "top_k", "params_total")
-"""Columns that distinguish mixtures from dense models and from each other."""
+"""Columns that distinguish MoE models from dense models and from each other."""
 
 
 def _unread_experts(table: RunTable) -> str:
-    """Return a phrase on the expert columns in which otherwise equal runs differ, with remedies; empty if none differ.
+    """Return a clause on the expert columns in which otherwise equal runs differ, with remedies; empty if none differ.
 
-    Each remedy is named only if the table has the columns it needs.
+    A remedy is given only if the table has the columns that it needs.
     """
     frame, sizes, law = table.frame, list(table.sizes), table.law
     if isinstance(law, tuple):
@@ -240,18 +241,18 @@ def _unread_experts(table: RunTable) -> str:
     phrase = f"they differ in {listed(differ)}, which {called(law)} does not read"
     mixtures, remedies = int((~dense).sum()), []
     if mixtures:
-        phrase += f" ({mixtures} of {len(frame)} rows are mixtures)"
+        phrase += f" ({mixtures} of {len(frame)} rows are MoE models)"
         if len(unread) == len(experts.columns) and dense.sum() >= len(fields(law)):
             remedies.append(f"keep the dense models with {command('--where', only_dense)}")
     readers = [name for name, other in LAWS.items() if _reads(other, frame, {*sizes}, {*differ})]
     if readers:
-        # This law describes both dense models and mixtures, so it is preferred.
+        # This law describes both dense models and MoE models, so it is preferred.
         remedies.append(f"fit {'effective_params' if 'effective_params' in readers else readers[0]}")
     return "; ".join([phrase, *([" or ".join(remedies)] if remedies else [])])
 
 
 def _reads(law: Any, frame: DataFrame, inputs: set[str], differ: set[str]) -> bool:
-    """Return whether a law of the loss reads all of ``inputs`` and some of ``differ``, with all its inputs known."""
+    """Return whether a law of the loss reads all of ``inputs`` and some of ``differ``, and has all its inputs."""
     needed = set(law.inputs)
     if "loss" not in law.outputs or not inputs <= needed or not needed & differ or not needed <= set(frame.columns):
         return False
@@ -280,7 +281,7 @@ def _proportional(table: RunTable) -> Iterator[Fault]:
 ORIGINS = (
     *("source", "dataset", "corpus", "data_source", "train_data", "tokenizer", "eval_set", "validation_set", "paper"),
 )
-"""Columns of origin: losses of runs that differ in them are not comparable."""
+"""Columns that give the origin of a loss; losses with different origins are not comparable."""
 
 
 def _several_origins(table: RunTable) -> Iterator[Fault]:
@@ -312,7 +313,7 @@ def _other_flops(table: RunTable) -> Iterator[Fault]:
 
 
 ALIKE = 0.85
-"""Similarity (by difflib) from which a column name counts as a misspelling of ours."""
+"""Similarity (by difflib) from which a column name counts as a misspelling of a moejax name."""
 
 
 def _used(table: RunTable) -> set[str]:
@@ -331,7 +332,7 @@ def _similar_names(table: RunTable) -> Iterator[Fault]:
 LARGEST_VOCABULARY = 262_144
 """Largest vocabulary of a public language model (Gemma); uniform guessing has a loss of ln 262,144 = 12.5 nats."""
 UNTRAINED = 7.0
-"""Loss in nats per token that few trained language models exceed, but most perplexities do."""
+"""Value that few losses of trained language models (nats per token) exceed, but most perplexities exceed."""
 
 
 def _perplexities(table: RunTable) -> Iterator[Fault]:
@@ -362,7 +363,7 @@ def _percentages(table: RunTable) -> Iterator[Fault]:
         given["remedy"] = (
             f"If it is in percent, pass {map_option(table.loss, f'{table.loss} / 100')}."
             if every
-            else "The other rows are not: check that all rows are in one unit."
+            else "The other rows are not above 1; check that all rows are in one unit."
         )
         yield given, None
 
@@ -388,7 +389,7 @@ ADVICE = (
     ),
     Check(
         _worse_than_chance,
-        "{rows} ({count} in all): {loss} is above {name} = {limit} nats, the loss of uniform guessing. The training "
+        "{rows} ({count} in all): {loss} is above {name} = {limit} nats, the loss of uniform guessing. The run "
         "may have diverged.",
         "To leave these rows out, pass {option}.",
     ),
@@ -414,7 +415,7 @@ ADVICE = (
     ),
     Check(
         _constant,
-        "The same in all rows: {columns}. A coefficient that depends on this alone cannot be determined.",
+        "Equal in all rows: {columns}. A coefficient that depends only on these columns cannot be determined.",
         "Add runs with other values.",
     ),
     Check(
@@ -431,8 +432,8 @@ ADVICE = (
     ),
     Check(
         _other_flops,
-        "flops are {low:.2f} to {high:.2f} times 6 · params_active · tokens. Laws that read sizes and tokens split a "
-        "budget, and measure how far it extrapolates, by the latter.",
+        "flops are {low:.2f} to {high:.2f} times 6 · params_active · tokens. Laws that read sizes and tokens use "
+        "6 · params_active · tokens to split a budget and to measure extrapolation.",
     ),
     Check(_similar_names, "Column {column} is not read.", "If it is {name}, pass {option}."),
 )

@@ -1,7 +1,7 @@
 """Resolve the columns of run tables and the names in formulas.
 
-The module maps other projects' column names to ours and derives columns with ``Design``. It classifies each name in a
-formula as a column, a field or a coefficient.
+The module maps other projects' column names to moejax's names and derives columns with ``Design``. It classifies each
+name in a formula as a column, a field or a coefficient.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ LETTERS = {"N": "params", "D": "tokens", "C": "flops", "L": "loss"}
 """Letters that papers use as column names, in upper case only."""
 
 FEWEST_BATCH_TOKENS = 32_768
-"""Batch sizes below this count as sequences, because runs that laws are fitted to have no smaller batches in tokens."""
+"""Batch sizes below this limit count as sequences, because fitted runs have larger batches in tokens."""
 
 UNITS = {
     **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
@@ -104,15 +104,15 @@ COUNTED = ("params_active", "params_total", "params_embedding", "tokens", "uniqu
 
 @dataclass(frozen=True)
 class NamedTable:
-    """A table with our names added."""
+    """A table with columns added under moejax's names."""
 
     frame: DataFrame
     read_from: Mapping[str, str]
-    """For every added column, the expression on the original columns that it is read from."""
+    """Expression on the original columns for every added column."""
     said: tuple[str, ...]
     """Sentences that list which column is read from which expression."""
     undecided: tuple[str, ...]
-    """Messages about names that could be read from several columns, with the option that decides."""
+    """Messages about names that could be read from several columns, with options to choose one."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -123,10 +123,10 @@ class NamedTable:
 def with_our_names(
     frame: DataFrame, mapping: Mapping[str, str] | None = None, *, given: Iterable[str] = ()
 ) -> NamedTable:
-    """Add our column names for columns that the table has under other names; the original columns are kept.
+    """Add columns under moejax's names for columns with other names; the original columns are kept.
 
-    A name is added only if exactly one column matches it. Columns already under our name, columns that the user maps
-    and columns in ``given`` are left alone. The notes list every column that is read this way and every ambiguity.
+    A name is added only if exactly one column matches it. Names that the table already has, that the user maps, or that
+    are in ``given`` are not added. The notes list every added column and every ambiguity.
     """
     mapping = dict(mapping or {})
     taken = {*map(str, frame.columns), *mapping, *given}
@@ -149,7 +149,7 @@ def with_our_names(
             notes.append(f"{name} could be read from {names}; choose one: {option}.")
             continue
         read[name] = columns[0]
-    # An ambiguous count also counts as present, although the user must choose the column first.
+    # An ambiguous column also counts as present, although the user must choose it first.
     there = {*taken, *candidates}
     if len(sizes) == 1 and not {"params_active", "params_total"} & there:
         if sign := _sign_of_experts(frame, read, mapping):
@@ -177,13 +177,13 @@ def with_our_names(
 
 
 def our_name(column: str) -> str:
-    """Return our name of a column; its own name if we have none."""
+    """Return moejax's name for a column, or the column's own name if there is none."""
     name = next((name for name, _ in _meanings(column)), column)
     return "batch_tokens" if name == "batch" else name
 
 
 def _meanings(column: str) -> list[tuple[str, float]]:
-    """Return our names of a column with the factor of its unit; the list is empty or has one entry."""
+    """Return moejax's name for a column with the factor of its unit; the list has one entry or none."""
     if column in run_table.COLUMNS:
         return []
     if column in LETTERS:
@@ -208,8 +208,7 @@ _LIKE = {
     "num_experts": ({"n", "num", "number", "count", "total"}, {"exp", "exps", "expert", "experts"}),
     "tokens": ({"token", "tokens", "tok", "toks"}, None),
 }
-"""Word sets per field. A column's name resembles the field if it has a word of each set; used if no known name matches.
-"""
+"""Word sets per field. A column's name resembles the field if it has a word from each set."""
 _NO_TOTALS = {"per", "batch", "step", "seq", "sequence", "second", "sec", "shared", "active", "act"}
 
 
@@ -223,7 +222,7 @@ def looks_like(column: str, missing: Iterable[str]) -> str | None:
 
 
 def said_unit(column: str) -> float | None:
-    """Return the factor of the unit that a column's name ends in: 1e9 for ``seen (B)``; None without a unit."""
+    """Return the factor of the unit at the end of a column's name: 1e9 for ``seen (B)``; None without a unit."""
     return _stem_and_unit(_plain(column))[1]
 
 
@@ -238,7 +237,7 @@ def _plain(column: str) -> str:
 
 _BY_SYNONYM = {other: name for name, others in SYNONYMS.items() for other in others}
 _BY_SYNONYM |= dict.fromkeys(ONE_SIZE, "one_size")
-# Our own names also match in other spellings: "Learning Rate", "numExperts".
+# moejax's names also match in other spellings: "Learning Rate", "numExperts".
 _BY_SYNONYM |= {name: name for name in run_table.COLUMNS}
 
 
@@ -272,8 +271,8 @@ def _which_size(column: str, unit: float, sign: ExpertSign) -> str:
         )
     return (
         f"{column} could be params_total or params_active, since {sign.reason}. Pass {active} if it counts the "
-        f"parameters that serve one token, {total} if it counts all (and --map params_active=NAME for the former), or "
-        f"both for dense models."
+        f"active parameters, {total} if it counts all parameters (and --map params_active=NAME for the active ones), "
+        f"or both for dense models."
     )
 
 
@@ -302,9 +301,9 @@ def _read_batch(
 
 
 def _times(series: Series, unit: float) -> Any:
-    """Convert a column to plain counts; non-numeric text is kept for the table checks to report.
+    """Convert a column to plain counts; non-numeric text is kept, so that the table checks report it.
 
-    Cells that end in a unit of their own are not multiplied.
+    Cells with their own unit are not multiplied.
     """
     try:
         return run_table.numbers(series) * np.where(series.map(_ends_in_letter), 1.0, unit)
@@ -332,8 +331,7 @@ def quoted(column: str) -> str:
 
 
 def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]:
-    """Return a ``--map`` expression for use inside another expression, and the column if the expression is a single
-    one."""
+    """Return a ``--map`` expression for use inside another expression, and its column if it is only a column name."""
     # A full column name is accepted even without backticks.
     names = (expression, expression.removeprefix("`").removesuffix("`"))
     column = next((name for name in columns if name in names), None)
@@ -341,7 +339,7 @@ def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]
 
 
 def map_option(name: str, expression: str) -> str:
-    """Return the shell-quoted option that reads one of our columns from an expression on the table's columns."""
+    """Return the shell-quoted option that reads a moejax column from an expression on the table's columns."""
     return command("--map", f"{name}={expression}")
 
 
@@ -372,11 +370,11 @@ _INVERSES: tuple[dict[str, str], ...] = (
     {"expert_hidden": "2 * model_dim / granularity"},
     {"flops": "6 * params_active * tokens"},
 )
-"""Expressions for ``--map`` that recover fields of a Design from columns that ``Design`` derives."""
+"""``--map`` expressions that recover ``Design`` fields from derived quantities."""
 
 
 def inverses(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """Return expressions for missing columns that follow from the existing ones; empty if there are none."""
+    """Return expressions that compute missing columns from existing columns; empty if there are none."""
     missing, columns = {*missing}, {*columns}
     for each in _INVERSES:
         read = {name for expression in each.values() for name in re.findall(r"[a-z_]{3,}", expression)} - {"round"}
@@ -407,24 +405,24 @@ def law_of_formula(
     signs: Mapping[str, Sign] | None = None,
     budget: str = "",
 ) -> type[FormulaLaw]:
-    """Return the law of a formula on a table's columns, under any of their names.
+    """Return the law of a formula whose names are a table's columns, or moejax's names for them.
 
     Args:
       frame: the table before columns are renamed.
-      mapping: expressions on the table's columns by our column name, as in ``read_runs``.
+      mapping: expressions on the table's columns by moejax column name, as in ``read_runs``.
       loss: name of the column that holds the loss.
-      signs: signs of coefficients that differ from those that the formula suggests.
-      budget: cost of two of the columns, as in ``formula_law``.
+      signs: signs of coefficients, where they differ from the signs that the formula suggests.
+      budget: cost as a formula in two of the columns, as in ``formula_law``.
 
     Raises:
-      UserError: as ``formula_law``; or a name matches several columns, or is close to a column's name.
+      UserError: the formula is invalid, or a name matches several columns or is close to a column's name.
     """
     mapping = dict(mapping or {})
     ours = with_our_names(frame, mapping)
     columns = _columns(ours, mapping, loss)
     law = formula_law(text, signs=signs, known=columns, budget=budget)
     if len(law.outputs) > 1:
-        raise UserError(f"The formula {text!r} has several targets ({listed(law.outputs)}); fit one at a time.")
+        raise UserError(f"The formula {text!r} has several targets ({listed(law.outputs)}); fit one target at a time.")
     for name, _ in law.formula.signs:
         if len(name) >= MISSPELT and (near := nearest(name, columns, SLIP)):
             raise UserError(
@@ -440,8 +438,8 @@ def law_of_formula(
     read = {name for name, _ in law.formula.columns}
     if "N" in read and "N" not in ours.frame.columns and _differ(ours.frame):
         raise UserError(
-            f"N in the formula {text!r} could be params_active or params_total, which differ in this table; write one "
-            f"of them."
+            f"N in the formula {text!r} could be params_active or params_total, which differ in this table; write "
+            f"params_active or params_total."
         )
     return law
 
@@ -452,7 +450,7 @@ def _columns(ours: NamedTable, mapping: Mapping[str, str], loss: str) -> dict[st
     columns = {name: name for name in present if name not in DERIVED}
     columns |= {name: name for name, fields in DERIVED.items() if set(fields) <= set(present)}
     read_from = {**ours.read_from, **mapping}
-    # The only size column of a dense table is both params_active and params_total; laws of dense models read the first.
+    # A dense table's only size column is both params_active and params_total; laws of dense models read params_active.
     for field in sorted(FIELDS, key=lambda name: name != "params_active"):
         theirs = read_from.get(field, "")
         for name in present:

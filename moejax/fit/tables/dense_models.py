@@ -1,7 +1,7 @@
-"""Tell dense models from mixtures: by signs of experts in a table, and by filling the empty cells of dense models.
+"""Distinguish dense models from MoE models in a table, and fill the empty cells of dense models.
 
-A pandas join of mixtures and dense models leaves the expert columns of dense models empty. If these counted as unknown,
-the fit would lose its baseline.
+A pandas join of MoE and dense models leaves the expert columns of dense models empty. If these cells counted as
+unknown, the fit would lose its dense baseline.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MORE_THAN_DENSE = {
 EXPERTS = ("num_experts", "top_k", "num_shared_experts")
 """Columns that are 0 for a dense model."""
 EXPERT_WORDS = frozenset({"expert", "experts", "moe", "router", "routed", "routing", "E"})
-"""Words in names of other columns about experts; the papers' letter E only as the whole name."""
+"""Words in the names of other columns about experts; the papers' letter E counts only as a whole name."""
 ACTIVE_WORDS = frozenset({"active", "activated", "act", "na", "nact", "nactive"})
-"""Words in names of other columns that count active parameters."""
+"""Words in the names of other columns that count active parameters."""
 NO_EXPERTS = frozenset({"", "0", "1", "none", "no", "false", "dense", "nan", "-"})
-"""Values of a column about experts, in lower case, for a dense model."""
+"""Values, in lower case, that mean a dense model in a column about experts."""
 EMPTY = NO_EXPERTS - {"0", "1", "false"} | {"–", "—", "n/a"}
-"""Texts in expert columns that mean "no experts", in lower case."""
+"""Texts, in lower case, that mean "no experts" in expert columns."""
 EQUAL = 1.005
-"""Tolerance for equal counts, because papers print a few digits."""
+"""Tolerance for equal counts, because papers print few digits."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozens
     A model with 0 or 1 experts is dense, regardless of other columns.
 
     Args:
-      known: the available columns of ``MORE_THAN_DENSE``, by our names.
-      unread: the columns that are not read, with the words of their names.
+      known: the available columns of ``MORE_THAN_DENSE``, by moejax's names.
+      unread: the columns that are not read, with the words in their names.
     """
     dense = np.zeros(1, bool)
     if (experts := known.get("num_experts")) is not None:
@@ -80,7 +80,7 @@ def _looks_active(words: frozenset[str], cells: Series) -> bool:
 
 
 def _numbers(cells: Series, *, if_text: float) -> Float[np.ndarray, " rows"]:
-    """Return a column's numbers, or ``if_text`` in every row if the column has non-numeric text."""
+    """Return a column's numbers, or ``if_text`` for all rows if the column has non-numeric text."""
     try:
         return run_table.numbers(cells).to_numpy(np.float64)
     except ValueError:
@@ -88,10 +88,10 @@ def _numbers(cells: Series, *, if_text: float) -> Float[np.ndarray, " rows"]:
 
 
 def fill_dense_rows(table: RunTable) -> None:
-    """Fill the empty cells of dense models with 0 experts and a total equal to the active parameters, and add a note.
+    """Fill the empty cells of dense models, with 0 experts and total = active parameters, and add a note.
 
-    A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total is empty
-    or equal to its active parameters. In that case another row must have experts, or the row's total must be known.
+    A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total equals
+    its active parameters, or its total is empty and another row has experts.
     """
     frame = table.frame
     columns = {}
@@ -101,7 +101,7 @@ def fill_dense_rows(table: RunTable) -> None:
             try:
                 columns[name] = run_table.numbers(cells).to_numpy(np.float64)
             except ValueError:
-                # A check of the rows reports text.
+                # The row checks report text later.
                 return
     experts = {name: column for name, column in columns.items() if name in EXPERTS}
     if not experts:

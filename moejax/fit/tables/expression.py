@@ -1,8 +1,8 @@
-"""Evaluate arithmetic and conditions on the columns of a table, the language of ``--map`` and ``--where``.
+"""Evaluate arithmetic and conditions on the columns of a table: the language of ``--map`` and ``--where``.
 
-The arithmetic is that of formulas (``moejax.laws.formula``), with comparisons, ``and``, ``or``, ``not``, ``in``, quoted
-texts and the functions of ``FUNCTIONS``. There are no attributes, indices or other calls, so an expression can only
-read the table. ``mapped`` and ``select`` apply these options.
+The language extends the arithmetic of formulas (``moejax.laws.formula``) by comparisons, ``and``, ``or``, ``not``,
+``in``, quoted texts and the functions of ``FUNCTIONS``. It has no attributes, indices or other calls, so an expression
+can only read the table. ``mapped`` and ``select`` apply the two options.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from moejax.run_table import DataFrame
 from moejax.wording import nearest, some, told
 
 FUNCTIONS = ("abs", "sqrt", "exp", "log", "log2", "log10", "round", "floor", "ceil")
-"""Functions of one number, row by row; there are also ``min``, ``max`` and ``where``."""
+"""Functions of one number, applied to each row; ``min``, ``max`` and ``where`` are separate."""
 CALLED = (*FUNCTIONS, "min", "max", "where")
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -57,7 +57,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class ComparisonChain:
-    """Comparisons of each value with the next, all of which must hold; ``in`` is followed by a list of values."""
+    """A chain of comparisons such as ``1 < x <= 2``, which must all hold; ``in`` is followed by a list of values."""
 
     first: Node
     others: tuple[tuple[str, Node | tuple[Node, ...]], ...]
@@ -110,14 +110,14 @@ class _Reader(Reader):
         return tuple(items)
 
     def first_term(self) -> Any:
-        # The minus of -a % b belongs to a, as in Python.
+        # The minus in -a % b applies to a, like in Python.
         return self.term()
 
     def product(self, tree: Any, sign: str, other: Any) -> Any:
         return Operation(sign, (tree, other)) if sign in ("//", "%") else super().product(tree, sign, other)
 
     def applied(self) -> Any:
-        # A column may have the name of a function, which is followed by its arguments.
+        # A column may have the name of a function; only a function is followed by a parenthesis.
         if self.tokens[self.at + 1 : self.at + 2] != ["("]:
             return None
         if self.took("where"):
@@ -169,11 +169,11 @@ def condition(expression: str, frame: DataFrame) -> np.ndarray:
     """Return a bool for each row, True if the row meets a condition.
 
     Raises:
-      UserError: as ``evaluate``, or it is not a condition.
+      UserError: the expression is invalid or not a condition.
     """
     met = evaluate(expression, frame)
     if met.dtype != bool:
-        raise UserError("it is a value, not a condition; compare it with something, as in tokens > 1e9")
+        raise UserError("it is a value, not a condition; compare it with another value, such as tokens > 1e9")
     return met
 
 
@@ -220,7 +220,7 @@ class _Columns:
         """Evaluate a tree as float64 for arithmetic."""
         value = self.value(tree)
         if isinstance(value, str):
-            raise UserError(f"{value!r} is a text, not a number")
+            raise UserError(f"{value!r} is text, not a number")
         if _is_column(value) and value.dtype != bool:
             return run_table.numbers(value, where="the table").to_numpy(np.float64)
         # True and False count as 1 and 0 in arithmetic. Fits do not use them.
@@ -229,7 +229,7 @@ class _Columns:
     def truth(self, tree: Node) -> Any:
         value = self.plain(self.value(tree))
         if value.dtype != bool:
-            raise UserError("a value is used as a condition; compare it with something, as in tokens > 1e9")
+            raise UserError("a value is used as a condition; compare it with another value, such as tokens > 1e9")
         return value
 
     def compared(self, left: Any, sign: str, right: Any) -> Any:
@@ -245,8 +245,8 @@ class _Columns:
             if not isinstance(other, str) or isinstance(side, str):
                 continue
             if not self.is_texts(side) or (sign not in ("==", "!=") and self.is_numbers_as_texts(side)):
-                raise UserError(f"{other!r} is a text, but is compared with numbers; write the number without quotes")
-        # An empty cell is equal to no text, and neither less nor greater.
+                raise UserError(f"{other!r} is text, but is compared with numbers; write numbers without quotes")
+        # An empty cell is not equal to, less than or greater than any text.
         cells = np.broadcast(*(np.asarray(side, object) for side in sides))
         met = [compare(a, b) if isinstance(a, str) and isinstance(b, str) else sign == "!=" for a, b in cells]
         return np.array(met, bool).reshape(cells.shape)
@@ -255,7 +255,7 @@ class _Columns:
         return isinstance(value, str) or (_is_column(value) and any(isinstance(cell, str) for cell in value))
 
     def is_numbers_as_texts(self, value: Any) -> bool:
-        """Return whether a column has texts and all of them are numbers such as 48M."""
+        """Return whether a column has texts that are all numbers, such as 48M."""
         if not _is_column(value) or not self.is_texts(value):
             return False
         try:
@@ -264,7 +264,7 @@ class _Columns:
             return False
 
     def plain(self, value: Any) -> np.ndarray:
-        """Return a value as a NumPy array; a column of texts stays one."""
+        """Return a value or a column as a NumPy array."""
         if not _is_column(value):
             return np.asarray(value)
         return value.to_numpy(bool) if value.dtype == bool else value.to_numpy()
@@ -297,7 +297,7 @@ def mapped(frame: DataFrame, mapping: Mapping[str, str], named: str) -> DataFram
 
 
 def select(frame: DataFrame, where: Sequence[str], named: str) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return the rows that meet all conditions, and notes with their number.
+    """Return the rows that meet all conditions, and notes with the number of rows.
 
     Raises:
       UserError: a condition cannot be applied, or no row meets it.

@@ -1,4 +1,4 @@
-"""Read tables of runs into the runs of a law; every doubt is reported, and no row is dropped silently."""
+"""Read tables of runs as ``Runs`` for a law; notes report every doubt and every dropped row."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class ReadRuns:
     rows: np.ndarray
     """Row of every run in the file, counted from 1 below the header."""
     frame: DataFrame
-    """The rows, for splits by any column."""
+    """Table rows of the runs, so that runs can be split by any column."""
     notes: tuple[str, ...]
     dropped: tuple[str, ...] = ()
     """Notes on the rows that were left out, with reasons."""
     read_from: Mapping[str, str] = field(default_factory=dict)
-    """Expression on the file's columns for each of our columns that has another name in the file."""
+    """Expression on the file's columns for each moejax column that has another name in the file."""
 
 
 def read_runs(
@@ -79,26 +79,26 @@ def read_runs(
       path: a CSV, Parquet or JSON-lines file, a study's directory, a tracker's storage (``moejax.run_sources.source``),
         or a pandas DataFrame.
       law: a law, its name, a formula, or the names of the required Design fields.
-      mapping: our column to a column of the table, or to arithmetic on its columns: ``{"tokens": "step * 520000"}``.
-        It takes precedence over the mapping that is saved next to a file (``run_table.saved_mapping``).
+      mapping: maps a moejax column to a table column or to arithmetic: ``{"tokens": "step * 520000"}``. It takes
+        precedence over the mapping that is saved next to a file (``run_table.saved_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
-      loss: the fitted column; default for a law of another output: the column of that output.
-      group: a column whose equal values form a group; default: ``group`` if the table has it. Without it, runs that
-        differ only in tokens and FLOPs are a group; without a size, runs of one training run or model by name; without
-        names, runs of equal inputs.
+      loss: the fitted column; by default, the column of the law's output if the law does not predict a loss.
+      group: a column whose equal values form a group; by default ``group``, if the table has this column. Otherwise
+        rows that differ only in tokens and FLOPs are a group. If the table has no sizes, rows with the same run or
+        model name are a group; if it has no names either, rows with equal inputs.
       weight: a column with the weight of each row; 0 excludes a row. By default every row has weight 1, except that
         predicted losses (column ``is_predicted``) are weighted by their ``loss_standard_error``.
-      drop_invalid: drop rows with an invalid loss, size or weight, with a note; else they raise an error.
-      drop_duplicates: drop rows that repeat an earlier row's sizes and loss, with a note; else they are kept with a
-        note, because rounded tables have them by chance.
-      best_by: swept columns, such as a learning rate: of rows that differ only in them, the one of the lowest loss is
-        kept.
-      smooth: instead of that run, use the minimum of a quadratic through the runs near it (``smooth_best_by``),
+      drop_invalid: drop rows with an invalid loss, size or weight, with a note; otherwise they raise an error.
+      drop_duplicates: drop rows that repeat an earlier row's sizes and loss, with a note; otherwise keep them with a
+        note, because rounded tables contain such rows by chance.
+      best_by: swept columns, such as a learning rate; of rows that differ only in these, the row with the lowest loss
+        is kept.
+      smooth: replace each best row by the minimum of a quadratic through the runs near it (``smooth_best_by``),
         weighted by its standard error if ``weight`` is not given.
-      trust_units: accept implausible or contradictory sizes, tokens and FLOPs, with a note; else they raise an error,
-        like numbers in billions.
-      also_told_apart_by: further Design fields, besides the inputs of ``law``, that distinguish runs if the table has
-        them; runs that differ in them are no replicates.
+      trust_units: accept implausible or contradictory sizes, tokens and FLOPs, such as numbers in billions, with a
+        note; otherwise they raise an error.
+      also_told_apart_by: Design fields in addition to the inputs of ``law`` that distinguish runs if the table has
+        them; runs that differ in these fields are not replicates.
 
     Raises:
       UserError: a column is missing or unknown, has no numbers, or has invalid numbers.
@@ -142,7 +142,7 @@ def read_runs(
 
 
 def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> tuple[RunTable, tuple[str, ...]]:
-    """Load a table, resolve the law, and add our names of its columns; also return notes on ambiguous names."""
+    """Load a table, resolve the law, and add columns under moejax's names; also return notes on ambiguous names."""
     is_path = isinstance(path, (str, Path))
     frame = run_table.read_as_it_is(path) if is_path else run_table.with_flat_cells(path)
     notes = list(frame.attrs.get("notes", ()))
@@ -151,7 +151,7 @@ def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> t
     if isinstance(law, str):
         law = law_of_formula(law, frame, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
     if loss != "loss" and isinstance(law, type) and "loss" in law.inputs and loss not in law.outputs:
-        # The law of a score reads the named loss, and is fitted to the score.
+        # A score law reads the named loss column, and is fitted to the score.
         mapping, loss = {"loss": quoted(loss), **mapping}, "loss"
     ours = with_our_names(frame, mapping, given=() if loss == "loss" or loss in OUTPUTS else ("loss",))
     if _is_formula_law(law):
@@ -176,12 +176,12 @@ def _is_formula_law(law: Any) -> bool:
 
 
 def fitted_column(law: Any, loss: str = "loss") -> str:
-    """Return the fitted column of a law: the named one, or the law's only output.
+    """Return the column that a law is fitted to: ``loss``, or the law's only output.
 
-    A law of scores that reads the loss is fitted to its output: ``loss`` then names the column of the loss.
+    A score law that reads the loss is fitted to its output; ``loss`` is then the name of the loss column.
 
     Raises:
-      UserError: no column is named and the law has several outputs, or the named one is none of its outputs.
+      UserError: no column is named and the law has several outputs, or the named column is not one of its outputs.
     """
     if "loss" in law.outputs or loss in law.outputs:
         return loss
@@ -194,23 +194,23 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
         )
     if others:
         raise UserError(
-            f"{predicts}, but a fit is to one of them. Name its column, such as --loss {first}; coefficients that "
+            f"{predicts}, but a fit has one output. Name its column, such as --loss {first}; coefficients that "
             f"affect only other outputs are not fitted."
         )
     return first
 
 
 def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()) -> None:
-    """Check that a table has columns.
+    """Check that a table has the columns ``names``.
 
     Raises:
-      UserError: it lacks some; the message lists similar names, and expressions that compute them.
+      UserError: a column is missing; the message lists similar names, and expressions that compute the column.
     """
     missing = [name for name in dict.fromkeys(names) if not table.has(name)]
     if not missing:
         return
     columns = [str(column) for column in table.frame.columns if column not in table.read_from]
-    # A column that has one of our names is not a misspelling of another.
+    # A column with a moejax name is not a misspelling of another name.
     others = [column for column in columns if column not in run_table.COLUMNS]
     near = dict.fromkeys(c for name in missing for c in nearest(name, others if name in run_table.COLUMNS else columns))
     # A column name may contain control characters, which must not reach the terminal.
@@ -232,7 +232,7 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
 def _check_decimals(table: RunTable) -> None:
     """Raise ``UserError`` for losses like 3,874, whose comma may be a decimal point.
 
-    Two commas separate thousands: 110,678,115.
+    In 110,678,115 the commas must separate thousands.
     """
     commas = [cell for cell in table.frame[table.loss] if isinstance(cell, str) and "," in cell]
     if commas and max(cell.count(",") for cell in commas) == 1:
@@ -243,11 +243,11 @@ def _check_decimals(table: RunTable) -> None:
 
 
 OTHER_BUDGET = 1.25
-"""Ratio of a budget's formula to the column of its name above which, or below whose inverse, the two disagree."""
+"""Factor from which a formula's budget and the table's column with the same name disagree."""
 
 
 def _other_budget(table: RunTable) -> list[str]:
-    """Return a note if the budget of a formula disagrees with the column of its name in every row."""
+    """Return a note if a formula's budget disagrees with the table's column with the same name in every row."""
     if not _is_formula_law(table.law) or not table.law.formula.budget:
         return []
     with float64():
@@ -266,7 +266,7 @@ def _other_budget(table: RunTable) -> list[str]:
 
 
 def _known_columns(table: RunTable, wrong_units: Mapping[str, str], also: Sequence[str]) -> list[str]:
-    """Return the fields that every row has, and set the columns that determine and distinguish runs.
+    """Return the fields that every row has, and set ``table.inputs`` and ``table.sizes``.
 
     Raises:
       UserError: models are compared by a column that is empty in some rows.
@@ -304,7 +304,7 @@ def _known_columns(table: RunTable, wrong_units: Mapping[str, str], also: Sequen
 def _best_of_sweeps(
     table: RunTable, best_by: Sequence[str], known: Sequence[str], undecided: Sequence[str], *, smooth: bool, drop: bool
 ) -> Any:
-    """Keep the best run of each sweep; return the errors due to the grid if a setting is fitted."""
+    """Keep the best run of each sweep; if a setting is fitted, return its errors due to the grid."""
     best_by = [_present_name(name, table) for name in best_by]
     judge = "loss" if table.output != "loss" else table.loss
     require(table, (judge,), undecided)
@@ -328,7 +328,7 @@ def _best_of_sweeps(
 
 
 def _present_name(name: str, table: RunTable) -> str:
-    """Return a column by its own name, or by our name if the table has it under another."""
+    """Return the name under which the table has a column: the given name, moejax's name or a synonym."""
     ours = our_name(name)
     same = (str(c) for c in table.frame.columns if our_name(str(c)) in (name, ours))
     return next((one for one in (name, ours) if table.has(one)), None) or next(same, name)

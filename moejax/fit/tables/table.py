@@ -1,6 +1,6 @@
-"""Define a run table while ``read_runs`` reads it, and group its rows.
+"""Represent a run table while ``read_runs`` reads it, and group its rows.
 
-Rows of one training run share noise, and are resampled together.
+Rows of one training run share noise and are resampled together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rows = Bool[np.ndarray, " rows"]
 """Mask of rows."""
 
 NAMES = ("model", "name", "run")
-"""Columns whose cells name rows, in order of preference."""
+"""Columns whose cells are names of rows, in order of preference."""
 SHOWN = 5
 """Maximum number of rows that a sentence lists."""
 
@@ -34,12 +34,12 @@ class TextCells:
 
     rows: Rows
     example: str
-    """Phrase with the first such cell and its row."""
+    """Text with the first such cell and its row."""
 
 
 @dataclass(kw_only=True)
 class RunTable:
-    """A table with our column names, and its use by a law."""
+    """A table with moejax's column names, and its use by a law."""
 
     frame: DataFrame
     named: str = "The table"
@@ -58,7 +58,7 @@ class RunTable:
     """Expressions on the file's columns for columns under other names."""
     texts: Mapping[str, TextCells] = field(default_factory=dict)
     compared: Sequence[str] = ()
-    """Further columns that distinguish runs; unlike those that the law reads, they may be empty."""
+    """Additional columns that distinguish runs; unlike columns that the law reads, they may have empty cells."""
     inputs: Sequence[str] = ()
     """Columns that determine a run's prediction."""
     sizes: Sequence[str] = ()
@@ -67,7 +67,7 @@ class RunTable:
     """True if the rows are already optima of sweeps."""
     notes: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
-    """Notes on the rows that were left out."""
+    """Notes on rows that were left out."""
 
     @property
     def law_inputs(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class RunTable:
 
     @property
     def source(self) -> dict[str, str]:
-        """Expression of the file for each column that is not read under its own name."""
+        """Expression on the file's columns for each column that is not read under its own name."""
         return {**self.read_from, **self.mapping}
 
     def has(self, *columns: str) -> bool:
@@ -94,14 +94,14 @@ class RunTable:
         self.frame = self.frame[np.asarray(rows)]
 
     def called(self, rows: Rows) -> str:
-        """Return rows by number, with the names of their runs if a column has them."""
+        """Return a list of row numbers as text, with the runs' names if a column has them."""
         column = naming_column(self.frame)
         index = self.frame.index[np.asarray(rows)]
         names = "" if column is None else f": {some([str(cell) for cell in self.frame.loc[index, column]], most=3)}"
         return f"{rows_in_words(index)}{names}"
 
     def parse_numbers(self, columns: Iterable[str]) -> None:
-        """Convert columns to numbers, and record the cells that are none."""
+        """Convert columns to numbers, and record the cells that are not numbers."""
         texts = {}
         for name in columns:
             cells = self.frame[name]
@@ -122,12 +122,12 @@ def is_field(name: str) -> bool:
 
 
 def naming_column(frame: DataFrame) -> str | None:
-    """Return the column whose cells name rows, if there is one."""
+    """Return the column whose cells are names of rows; None if there is none."""
     return next((column for column in NAMES if column in frame.columns), None)
 
 
 def rows_in_words(rows: Iterable[int]) -> str:
-    """Return rows by their number in the file, counted from 1 below the header."""
+    """Return a list of rows as text, by their number in the file, counted from 1 below the header."""
     numbers = [str(row + 1) for row in rows]
     return f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:SHOWN])}" + (", …" if len(numbers) > SHOWN else "")
 
@@ -141,18 +141,18 @@ def _is_number(cell: Any) -> bool:
 
 
 TRAININGS = ("run", "run_name", "run_id", "run_uuid")
-"""Columns that name a training run; ``model`` and ``name`` may name a group of them."""
+"""Columns with names of training runs; ``model`` and ``name`` may be names of groups of runs."""
 
 
 def group_labels(table: RunTable, design: Design) -> list[Any] | None:
-    """Return a label of each row's group by a column; None to group rows by their sizes. Notes are added to the table.
+    """Return each row's group label from a column; None to group rows by their sizes. Notes are added to the table.
 
-    The column is the given one, else ``group``, else for runs without a size a column that names them.
+    The column is ``table.group``, else ``group``, else, if the runs have no size, a column with names of runs.
     """
     frame = table.frame
     if table.group is None and table.has("group"):
         if len(frame) > 1 and frame["group"].nunique(dropna=False) == 1:
-            table.notes.append("Column group is the same in all rows, so rows that share their sizes form the groups.")
+            table.notes.append("Column group is the same in all rows, so rows with equal sizes form the groups.")
         else:
             table.group = "group"
     if table.group is None and not gives_a_size(design):

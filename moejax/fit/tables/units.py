@@ -21,7 +21,7 @@ from moejax.wording import lies, listed
 Values = Float[np.ndarray, " rows"]
 
 USUAL = {"params": (1e6, 1e13), "tokens": (1e8, 1e15), "flops": (1e15, 1e27)}
-"""Usual range of runs that laws are fitted to; a guessed unit must bring the numbers into it."""
+"""Usual range of fitted runs; a guessed unit must bring the numbers into this range."""
 
 THOUSANDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
 FACTORS = {
@@ -29,28 +29,29 @@ FACTORS = {
     "tokens": THOUSANDS,
     "flops": {1e18: "exaFLOPs", 8.64e19: "petaFLOP/s-days", 1e15: "petaFLOPs", 1e12: "teraFLOPs", 1e9: "gigaFLOPs"},
 }
-"""Units that tables use without naming them, by their size in our units."""
+"""Units that tables use without naming them, by their factor to plain counts."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of one of our columns."""
+    """The source of a moejax column."""
 
     expression: str
-    """Expression, written as a factor of a product."""
+    """Expression, written so that it can be multiplied."""
     unit: float | None
-    """Factor for its numbers, if the name of a single column gives a unit."""
+    """Factor of the unit in the column's name; None without a unit or if several columns are read."""
 
 
 def check_units(
     frame: DataFrame, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the columns with wrong units, with the reason; all columns count if no ``inputs`` are given.
+    """Return the columns with wrong units, with the reason.
 
-    FLOPs that contradict sizes and tokens raise an error whichever of the three the law reads: any may be wrong.
+    FLOPs that contradict sizes and tokens always raise an error, because any of the three may be wrong.
 
     Args:
-      read_from: expressions of columns that the file has under another name or that are computed.
+      read_from: expressions for columns that are computed or that the file has under another name.
+      inputs: columns that the law reads; by default, all columns.
 
     Raises:
       UserError: a column that the law reads has wrong units.
@@ -104,7 +105,7 @@ def _word(kind: str, factor: float) -> str:
 
 
 def _apart(column: Values, wrong: Bool[np.ndarray, " rows"]) -> bool:
-    """Return whether the wrong rows are in another unit than the rest, and not just the smallest of one column."""
+    """Return whether the wrong rows are in another unit than the rest, and not just the smallest values of a column."""
     rest = column[~wrong]
     gap = min(abs(np.log10(rest.min() / column[wrong].max())), abs(np.log10(column[wrong].min() / rest.max())))
     return bool(gap > THOUSAND / 2)
@@ -117,7 +118,7 @@ def _factors(
     values: Mapping[str, Values],
     sources: Mapping[str, Source],
 ) -> list[float]:
-    """Return candidate units, most likely first; one if the name or the FLOPs, sizes and tokens give it."""
+    """Return candidate units, most likely first; a single unit if the column's name or 6·N·D determines it."""
     kind, unit = kind_of(name), sources[name].unit
     if unit is not None and _within(POSSIBLE[kind], shown * unit):
         return [unit]
@@ -146,7 +147,7 @@ def _within(limits: tuple[float, float], column: Float[np.ndarray, " any"]) -> b
 
 
 def _usual(kind: str, column: Float[np.ndarray, " any"]) -> list[float]:
-    """Return the units that bring numbers into the usual range; its lower limit may be missed by a factor of 10."""
+    """Return the units that bring numbers into the usual range, whose lower limit is extended by a factor of 10."""
     low, high = USUAL[kind]
     return [factor for factor in FACTORS[kind] if _within((low / 10, high), column * factor)]
 
@@ -157,9 +158,10 @@ def _off_balance(
     known: Mapping[str, Float[np.ndarray, " any"]],
     sources: Mapping[str, Source],
 ) -> float:
-    """Return decades between a column's tokens per parameter and the balanced ratio; 0 if the other column is unknown.
+    """Return the decades between a column's tokens per parameter and the balanced ratio; 0 if the table has no other
+    column.
 
-    If the other column has no possible unit either, its best matching unit counts.
+    If the other column's numbers are implausible too, its best matching unit is used.
     """
     others = ("tokens",) if kind_of(name) == "params" else ("params_active", "params_total")
     other = next((each for each in others if each in known), None)
@@ -172,7 +174,7 @@ def _off_balance(
         factors = [unit] if unit is not None else _usual(kind, known[other])
     per_param = [np.median(column / (factor * known[other])) for factor in factors]
     per_param = per_param if kind == "params" else [1 / ratio for ratio in per_param]
-    # Units are compared by this number, so rounding errors must not decide between equal ones.
+    # Units are compared by this number, so rounding errors must not decide between equal units.
     return min((round(abs(float(np.log10(ratio / BALANCED_PER_PARAM))), 6) for ratio in per_param), default=0.0)
 
 
@@ -188,7 +190,7 @@ def _counted(values: Mapping[str, Values]) -> Values:
 
 
 def _contradicted(values: Mapping[str, Values], index: Any, sources: Mapping[str, Source]) -> dict[str, str]:
-    """Return a sentence if the FLOPs of rows are closer to 10³·6·N·D or 10⁻³·6·N·D (or beyond) than to 6·N·D."""
+    """Return a message if the FLOPs of some rows are closer to 10³·6·N·D or 10⁻³·6·N·D (or beyond) than to 6·N·D."""
     if not {"params_active", "tokens", "flops"} <= set(values):
         return {}
     ratio = _counted(values)
@@ -222,20 +224,19 @@ def _contradicted(values: Mapping[str, Values], index: Any, sources: Mapping[str
 
 
 PER_PARAM = (1e-3, 1e6)
-"""Possible tokens per parameter of a table's median run, from first checkpoints to small models on trillions of tokens.
-"""
+"""Possible tokens per parameter of a table's median run, from first checkpoints to heavily overtrained models."""
 USUAL_PER_PARAM = (0.1, 1e4)
-"""Range of tokens per parameter that guessed units must reach."""
+"""Range into which guessed units must bring the tokens per parameter."""
 BALANCED_PER_PARAM = 20.0
 MOST_OFF = 2.0
-"""Decades from the balanced ratio within which a unit remains plausible even if another is more balanced."""
+"""Decades from the balanced ratio within which a unit remains plausible even if another unit is more balanced."""
 
 
 def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> dict[str, str]:
-    """Return sentences for sizes and tokens that are possible alone but not together: by their ratio, or both tiny.
+    """Return messages if sizes and tokens are possible separately but not together: a wrong ratio, or both tiny.
 
-    Numbers in millions may look like plain counts of toy models. FLOPs tell the two apart; without FLOPs the user is
-    asked.
+    Numbers in millions may look like plain counts of toy models. FLOPs distinguish the two cases; without FLOPs the
+    user must choose.
     """
     size = next((name for name in ("params_active", "params_total") if name in values), None)
     if size is None or "tokens" not in values:
@@ -258,16 +259,17 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
 
 
 def _every_size(units: Mapping[str, float], values: Mapping[str, Values]) -> dict[str, float]:
-    """Return the units with the same one for all sizes of a table, which are written alike."""
+    """Return the units with one unit for all size columns, because a table writes all sizes in one unit."""
     of_sizes = [factor for name, factor in units.items() if name != "tokens"]
     sizes = {name: factor for name in values if kind_of(name) == "params" for factor in of_sizes}
     return {**sizes, **{name: factor for name, factor in units.items() if name == "tokens"}}
 
 
 def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Source]) -> list[dict[str, float]]:
-    """Return units that bring sizes, tokens and their ratio into the usual range, fewest and most balanced first.
+    """Return units that bring sizes, tokens and their ratio into the usual range.
 
-    If the name of a column gives a unit, only that is tried.
+    Combinations with the fewest units and the most balanced ratio are first. If a column's name gives a unit, only this
+    unit is tried.
     """
     choices = {
         name: (1.0, *FACTORS[kind_of(name)]) if sources[name].unit is None else (sources[name].unit,)
@@ -281,14 +283,14 @@ def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Sou
             ratio = float(np.median(moved["tokens"] / moved[size]))
             changed = {name: by for name, by in ((size, by_size), ("tokens", by_tokens)) if by != 1}
             if changed and usual and USUAL_PER_PARAM[0] <= ratio <= USUAL_PER_PARAM[1]:
-                # Of equally balanced units, equal units for both come first.
+                # Of equally balanced combinations, equal units for both come first.
                 order = (len(changed), abs(np.log10(ratio / BALANCED_PER_PARAM)), by_size != by_tokens, by_size)
                 together.append((order, changed))
     return [changed for _, changed in sorted(together, key=lambda one: one[0])]
 
 
 def gaps(frame: DataFrame, names: Sequence[str]) -> tuple[str, ...]:
-    """Return sentences about columns with a gap of a factor of 1,000 or more, perhaps due to two units."""
+    """Return notes on columns with a gap of a factor of 1,000 or more, which may be due to two units."""
     notes = []
     for name in names:
         if name not in COUNTED or name == "flops":
@@ -298,7 +300,7 @@ def gaps(frame: DataFrame, names: Sequence[str]) -> tuple[str, ...]:
         if len(steps) and steps.max() >= 10**THOUSAND:
             at = int(np.argmax(steps))
             notes.append(
-                f"{name} has no value between {levels[at]:.4g} and {levels[at + 1]:.4g}, a factor of {steps[at]:.3g}: "
+                f"{name} has no value between {levels[at]:.4g} and {levels[at + 1]:.4g}, a factor of {steps[at]:.3g}; "
                 f"check that all rows are in one unit."
             )
     return tuple(notes)
@@ -309,11 +311,11 @@ FEW_PER_PARAM = 1.0
 
 
 def swapped(frame: DataFrame, inputs: Sequence[str], read_from: Mapping[str, str]) -> tuple[str, ...]:
-    """Return sentences about two columns that may be swapped.
+    """Return notes on pairs of columns that may be swapped.
 
     Args:
       inputs: inputs of the law.
-      read_from: as in ``check_units``.
+      read_from: like in ``check_units``.
     """
 
     def if_they_are(one: str, other: str) -> str:
@@ -326,7 +328,7 @@ def swapped(frame: DataFrame, inputs: Sequence[str], read_from: Mapping[str, str
         ratio = float(np.median(frame["tokens"] / frame[size]))
         if ratio < FEW_PER_PARAM:
             notes.append(
-                f"The median run has {ratio:.2g} tokens per parameter ({size}); usual are 1 to 10,000. "
+                f"The median run has {ratio:.2g} tokens per parameter ({size}); 1 to 10,000 are usual. "
                 + if_they_are(size, "tokens")
             )
     if {"tokens", "unique_tokens"} <= {*inputs} and (frame["tokens"] <= frame["unique_tokens"]).all():

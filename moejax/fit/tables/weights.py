@@ -1,4 +1,4 @@
-"""Weigh the rows of a table: by a column, or by the standard errors of losses that were not measured."""
+"""Compute row weights: from a column, or from the standard errors of losses that were not measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from moejax.run_table import DataFrame
 PREDICTED = "is_predicted"
 """Column that marks losses that were not measured."""
 WIDEST = 1e6
-"""Upper limit of a standard error of a loss; squares of larger ones might overflow."""
+"""Upper limit of a loss's standard error; squares of larger values might overflow."""
 
 
 def weights_of(table: RunTable, *, smooth: bool) -> Float[np.ndarray, " rows"] | None:
-    """Return the weights: the given column, else the precisions of predicted or smoothed losses, else None. Notes are
-    added to the table.
+    """Return weights from the given column, else from the precisions of predicted or smoothed losses, else None.
+    Notes are added to the table.
 
     Raises:
       UserError: a predicted loss has no standard error, or all weights are 0.
@@ -31,7 +31,7 @@ def weights_of(table: RunTable, *, smooth: bool) -> Float[np.ndarray, " rows"] |
         by = "its standard error" if table.weight is None else f"the column {table.weight}"
         table.notes.append(
             f"{int(predicted.sum())} of {len(predicted)} losses were predicted, not measured (column {PREDICTED}). "
-            f"Each is weighted by {by}. A law's errors on them do not test it."
+            f"Each is weighted by {by}. Errors on predicted losses do not test a law."
         )
     return weights
 
@@ -46,8 +46,7 @@ def _from_column(table: RunTable) -> Float[np.ndarray, " rows"]:
     if not (kept == 1).all():
         span = f"{kept.min():.4g} to {kept.max():.4g}" if np.ptp(kept) else f"{kept[0]:.4g}"
         table.notes.append(
-            f"A row counts as the mean of as many runs as {table.weight} gives ({span}); prediction intervals are for "
-            f"one run."
+            f"A row counts as the mean of {table.weight} runs ({span}); prediction intervals are for one run."
         )
     return weights
 
@@ -60,15 +59,15 @@ def _from_errors(table: RunTable, predicted: Rows, smooth: bool) -> Float[np.nda
         if not ((errors[predicted] > 0) & (errors[predicted] < WIDEST)).all():
             raise UserError(
                 f"{table.named} has predicted losses (column {PREDICTED}) that need a standard error above 0 and below "
-                f"{WIDEST:,.0f} in {column}. Leave them out (--where '{PREDICTED} == 0'), or weight them (--weight "
-                f"COLUMN)."
+                f"{WIDEST:,.0f} in {column}. Leave these rows out (--where '{PREDICTED} == 0'), or give weights "
+                f"(--weight COLUMN)."
             )
         errors = np.where(predicted, errors, 0.0)
     elif smooth and table.has(column):
         errors = table.values(column)
     else:
         return None
-    # Residuals of a fit are logarithmic, as the standard errors of settings already are.
+    # Residuals of a fit are logarithmic, and the standard errors of settings already are.
     return precision(errors / table.values(table.loss) if table.output == "loss" else errors)
 
 
@@ -76,7 +75,7 @@ def _predicted(frame: DataFrame) -> Rows:
     """Return a mask of the rows with predicted losses, from a column of 0 and 1, or of false and true.
 
     Raises:
-      UserError: the cell of a row is empty or invalid.
+      UserError: a cell is empty or invalid.
     """
     nothing = np.zeros(len(frame), bool)
     if PREDICTED not in frame.columns:

@@ -1,1 +1,1 @@
-"""Uncertainty of a fit: covariance, bootstrap, profile, noise, and what the runs do not determine."""
+"""Compute the uncertainty of a fit: covariance, bootstrap, profile, noise, and undetermined coefficients."""

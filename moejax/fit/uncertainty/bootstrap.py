@@ -36,7 +36,7 @@ class Bootstrap:
     """Laws fitted to resamples of the runs."""
 
     laws: Any
-    """One law whose coefficients are arrays with an entry per resample."""
+    """A law whose coefficients are arrays with an entry per resample."""
     values: Float[np.ndarray, " resamples"]
     """Objective value of each resample."""
     unfinished: int
@@ -45,10 +45,11 @@ class Bootstrap:
     draws: int
     """Number of groups, or runs, that each resample is drawn from."""
     fit: FitResult | None = None
-    """The resampled fit. Its undetermined directions hold for every resample: a resample keeps its starting point along
-    them."""
+    """The fit to all runs. Its undetermined directions hold for every resample, since a resample keeps its starting
+    point along them."""
     vanished: Mapping[str, Bool[np.ndarray, " resamples"]] = field(default_factory=dict)
-    """Per coefficient, the resamples whose search reached the lower bound, so that the coefficient counts as 0."""
+    """Mask, per coefficient, of the resamples whose search reached the lower bound; the coefficient then counts as
+    0."""
 
     def evaluate(self, functional: Callable[[Any], Any]) -> Any:
         """Evaluate a function of a law for every resample; the leaves of its pytree get a leading axis of resamples."""
@@ -56,8 +57,8 @@ class Bootstrap:
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(functional))(self.laws))
 
     def interval(self, functional: Callable[[Any], Any], level: float = 0.9) -> Any:
-        """Return the interval of every number of a functional, in its pytree; unbounded where the runs do not determine
-        the number."""
+        """Return the interval of every number of a functional, in the functional's pytree; unbounded if the runs do not
+        determine the number."""
         leaves, tree = jax.tree.flatten(self.evaluate(functional))
         intervals = [self.interval_of(answers, level) for answers in leaves]
         if self.fit is None:
@@ -67,14 +68,14 @@ class Bootstrap:
 
     @property
     def few(self) -> str:
-        """Clause stating that there are no more draws than coefficients, so intervals are too small; else empty."""
+        """Clause stating that there are too few draws for intervals; empty if they outnumber the coefficients."""
         return "" if self.fit is None else too_few(self.fit, self.draws, self.by)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:
         """Return the spread of every number of a functional (flattened) over the resampled laws."""
         assert self.fit is not None
         answers = self.evaluate(lambda law: ravel_pytree(functional(law))[0])
-        # Laws without a finite number are left out; the interval of an answer counts them.
+        # Laws without a finite number are left out here, but counted by intervals.
         known = np.where(np.isfinite(answers), answers, np.nan)
         errors = np.nanstd(known, axis=0)
         degrees_of_freedom = np.full(len(errors), float(left_by(self.draws, self.fit.free)))
@@ -83,21 +84,21 @@ class Bootstrap:
 
     @property
     def probes(self) -> Probes | None:
-        """Laws that reveal what the runs do not determine; None if they determine everything."""
+        """Laws that show which numbers the runs do not determine; None if the runs determine all."""
         return None if self.fit is None else self.fit.probes
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """Return the interval of an answer from its values under all resampled laws.
+        """Return the interval of a number from its values under all resampled laws.
 
-        The interval is NaN if there is only one group, because every resample is then the table itself.
+        The interval is NaN if there is only one group, because every resample then equals the table.
         """
         return interval(answers, level) if self.draws > 1 else UNKNOWN
 
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
         """Return the interval of every coefficient.
 
-        A coefficient that vanished in a resample counts as 0 there. One that the runs do not determine has an unbounded
-        interval.
+        A coefficient that vanished in a resample counts as 0 in that resample. A coefficient that the runs do not
+        determine has an unbounded interval.
         """
         lost = frozenset() if self.fit is None else self.fit.without_error - {*self.fit.fixed}
         return {
@@ -108,7 +109,7 @@ class Bootstrap:
         }
 
     def stored(self, level: float = 0.9) -> ResampledCoefficients:
-        """Return the intervals of the fitted coefficients."""
+        """Return the intervals of the fitted coefficients in the form that a fit's file stores."""
         given = set() if self.fit is None else {*self.fit.fixed, *self.fit.without_effect}
         return ResampledCoefficients(
             resamples=len(self.values),
@@ -144,7 +145,7 @@ class ResampledCoefficients:
 def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Float[np.ndarray, "count runs"]:
     """Return the weights of ``count`` resamples, with replacement, of runs or of whole groups.
 
-    Runs of one architecture share a random effect (seed, trunk, data order). Resampling them individually makes
+    Runs of one architecture share a random effect (seed, trunk, data order). Resampling such runs individually makes
     intervals too narrow, so groups are the default.
     """
     labels, drawn = RESAMPLED[by](runs), np.zeros((count, len(runs)))
@@ -171,13 +172,17 @@ RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
 
 
 def draws_of(runs: Runs, by: str) -> int:
-    """Return the number of groups, or runs, in a fit."""
+    """Return the number of groups, or of runs, with a weight above 0."""
     return len(np.unique(RESAMPLED[by](runs)[runs.weight > 0]))
 
 
 def too_few(result: FitResult, draws: int, by: str) -> str:
-    """Return a clause stating that a fit has no more draws than coefficients; empty if it has more."""
-    return "" if draws > result.free else f"{counted(draws, by)} cannot carry {counted(result.free, 'coefficient')}"
+    """Return a clause stating that a fit's draws do not outnumber its coefficients; empty if they do."""
+    return (
+        ""
+        if draws > result.free
+        else f"{counted(draws, by)} cannot determine the errors of {counted(result.free, 'coefficient')}"
+    )
 
 
 def bootstrap(
@@ -195,19 +200,19 @@ def bootstrap(
 
     Args:
       kept: a file (.npz) that stores finished resamples. A later call, after an interruption or with a larger
-        ``count``, fits only the missing ones. A file of another fit is overwritten.
+        ``count``, fits only the missing resamples. A file of another fit is overwritten.
 
     Raises:
-      UserError: the runs are not those of the fit, or ``count`` or ``by`` make no sense.
+      UserError: the fit was made to other runs, or ``count`` or ``by`` is invalid.
     """
     check_runs_of(result, runs)
     if count < 1 or by not in RESAMPLED:
-        raise UserError(f"Asked for {count} resamples by {by!r}; give at least 1, by one of {', '.join(RESAMPLED)}.")
+        raise UserError(f"Give at least 1 resample, by {' or '.join(RESAMPLED)}; got {count} resamples by {by!r}.")
     objective = objective_of(result)
     data = data_of(objective, runs, result.fixed)
     with float64():
         start = np.asarray(objective.point_of(result.law, data))
-    # The gradient is 0 at a bound of the search, so move the start away from it; otherwise no resample could leave it.
+    # The gradient is 0 at a bound of the search, so move the start off the bound; otherwise no resample could leave it.
     start = np.where(objective.at_an_end(start), np.sign(start) * objective.widest / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()

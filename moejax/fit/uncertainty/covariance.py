@@ -1,4 +1,4 @@
-"""Compute the covariance of a fit from the curvature at its optimum, and the variance of runs around it."""
+"""Compute the covariance of a fit from the curvature at its optimum, and the variance of runs around the fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ error."""
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """The contribution of each draw (a group of runs, or a run) to a fit, along axes orthonormal over the runs."""
+    """Contributions of the draws (groups of runs, or runs) to a fit, along axes orthonormal over the runs."""
 
     axes: Float[np.ndarray, "axes free"]
     """Step of the coordinates per unit of each axis, rotated so that the fit's covariance is diagonal."""
@@ -53,7 +53,7 @@ class Draws:
 
     @property
     def seen(self) -> float:
-        """Number of directions in which some draw has a residual; without a residual the variance between draws is
+        """Number of directions in which some draw has a residual; in the other directions the variance between draws is
         unknown."""
         return len(self.axes) - float(np.trace(alone(self.leverages, len(self.axes))))
 
@@ -72,11 +72,11 @@ def draws_at(at: FitDerivatives, labels: np.ndarray, hidden: float | np.ndarray 
     fit towards itself, so its residuals are too small by a known factor. Psi is linear in the fitted values to first
     order, so the result for least squares applies.
 
-    If a group alone determines a direction, it has no residual there. Its variance in that direction is taken from the
-    other groups.
+    If only one group determines a direction, it has no residual in that direction. Its variance in that direction is
+    taken from the other groups.
 
     Args:
-      hidden: variance of every run's psi that residuals do not show, independent between runs.
+      hidden: additional variance of every run's psi that residuals do not show, independent between runs.
     """
     root = np.sqrt(at.weight)
     rows, psi = root[:, None] * at.jacobian, root * at.psi
@@ -91,12 +91,12 @@ def draws_at(at: FitDerivatives, labels: np.ndarray, hidden: float | np.ndarray 
         slopes.append(right.T @ (leverage * stretch(leverage) * (left.T @ psi[own])))
         leverages.append(leverage[:, None] * right)
     seen, lost = np.stack(slopes).T @ np.stack(slopes), alone(leverages, int(kept.sum()))
-    # Runs that follow a grid exactly have no residuals; without this their variance would be 0.
+    # Runs whose optima are on a grid may have residuals of 0; without this term, their variance would be 0.
     seen = seen + (basis.T * (at.weight * hidden)) @ basis
     like_others = np.trace(seen) / max(int(kept.sum()) - np.trace(lost), WHOLE)
     variances, ways = np.linalg.eigh(seen + like_others * lost)
-    # With fewer groups than coefficients, some directions have no variance. Rounding would leave about 1e-24 of it
-    # there, and later steps would divide by that.
+    # With fewer groups than coefficients, some directions have no variance. Rounding leaves about 1e-24 in these
+    # directions, and later steps would divide by it.
     variances = np.where(variances > NO_LUCK * variances.max(), variances, 0.0)
     there = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
     return Draws(
@@ -118,7 +118,7 @@ def gauss_newton(at: FitDerivatives, hidden: float | np.ndarray = 0.0) -> Matrix
     distributed.
 
     Args:
-      hidden: as in ``draws_at``.
+      hidden: like in ``draws_at``.
     """
     inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
     return inverse * at.dispersion + inverse @ (at.jacobian.T * (at.weight * hidden)) @ at.jacobian @ inverse
@@ -127,7 +127,7 @@ def gauss_newton(at: FitDerivatives, hidden: float | np.ndarray = 0.0) -> Matrix
 def hidden_share(result: FitResult, runs: Runs) -> float:
     """Return the share of the grid's variance (``Runs.resolution``) that residuals do not show; 0 without a grid.
 
-    If the best settings of all models share grid values, residuals of a law fitted to them can be exactly 0.
+    If the best settings of all models are on the same grid values, a fit to these settings can have residuals of 0.
     """
     if not runs.coarseness:
         return 0.0
@@ -136,7 +136,7 @@ def hidden_share(result: FitResult, runs: Runs) -> float:
 
 
 def _hidden(result: FitResult, runs: Runs, at: FitDerivatives) -> Any:
-    """Return the variance of every run's psi from a grid that residuals do not show."""
+    """Return the variance of every run's psi due to the grid that residuals do not show."""
     if runs.resolution is None:
         return 0.0
     size = runs.loss if result.penalty.residual == "nats" else 1.0
@@ -144,14 +144,14 @@ def _hidden(result: FitResult, runs: Runs, at: FitDerivatives) -> Any:
 
 
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
-    """Estimate the covariance of a fit, from which standard errors and intervals follow.
+    """Estimate the covariance of a fit, which gives standard errors and intervals.
 
     Raises:
-      UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
+      UserError: the fit was made to other runs, or ``kind`` or ``by`` is unknown.
     """
     if kind not in COVARIANCES or by not in RESAMPLED:
         raise UserError(
-            f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
+            f"Choose {' or '.join(COVARIANCES)} errors, by {' or '.join(RESAMPLED)}; got {kind!r} errors by {by!r}."
         )
     at = derivatives(result, runs, past_zero=True)
     count, draw_count = draws_of(runs, "run"), draws_of(runs, by)
@@ -159,9 +159,9 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
     axes, deviations, leverages, why_none = np.zeros((0, len(at.point))), np.zeros(0), (), ""
     if not (np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all()):
         # The law overflows at some run.
-        why_none = "the law's slopes are not finite at some run"
+        why_none = "the law's derivatives are not finite at some run"
     elif not at.jacobian[at.weight > 0].any():
-        why_none = "the law's slopes are 0 at every run, so that no run determines a coefficient"
+        why_none = "the law's derivatives are 0 at every run, so no run determines a coefficient"
     elif kind == "gauss_newton" and count <= len(at.point):
         why_none = _few_draws(result, count, "run")
     elif kind == "gauss_newton":
@@ -169,7 +169,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         variances, ways = np.linalg.eigh((covariance + covariance.T) / 2)
         axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
     elif draw_count == 1:
-        why_none = f"all {count} runs are one {by}, and no other shows how {by}s differ{_apart(by, count > 1)}"
+        why_none = f"all {count} runs are one {by}, so the variance between {by}s is unknown{_apart(by, count > 1)}"
     else:
         draws = draws_at(at, RESAMPLED[by](runs), hidden)
         if draws.seen > WHOLE:
@@ -186,7 +186,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         degrees_of_freedom=left_by(count, len(at.point)),
         axes=tuple(moved[number] for number in finite),
         deviations=tuple(float(deviations[number]) for number in finite),
-        # Not rounded, because a leverage of 1 must stay exactly 1.
+        # Leverages are not rounded, because a leverage of 1 must stay exactly 1.
         leverages=tuple(tuple(tuple(map(float, row[finite])) for row in rows) for rows in leverages),
         draw_count=draw_count if kind == "sandwich" else 0,
         why_none=why_none,
@@ -199,7 +199,7 @@ def with_uncertainty(
     """Return the fit with its uncertainty and warnings, so that its file can be used without the runs.
 
     Raises:
-      UserError: the runs are not those of the fit.
+      UserError: the fit was made to other runs.
     """
     known = uncertainty(result, runs, kind=covariance, by=by)
     fit = replace(result, uncertainty=known)
@@ -217,44 +217,44 @@ def _few_warnings(fit: FitResult, runs: Runs, known: Uncertainty) -> tuple[str, 
     if not said:
         return ()
     several = draws_of(runs, "run") > known.draw_count
-    return (f"{said}: standard errors are too small, and so may be every interval{_apart(known.by, several)}.",)
+    return (f"{said}, so standard errors, and possibly all intervals, are too small{_apart(known.by, several)}.",)
 
 
 def _few_draws(result: FitResult, count: int, by: str, remedy: str = "") -> str:
     return (
-        f"the {counted(result.free, 'coefficient')} pass through the {counted(count, by)}, and no residual shows how "
-        f"{by}s differ; train more {by}s, or hold coefficients fixed (--fix){remedy}"
+        f"with {counted(result.free, 'coefficient')} the law passes through all {counted(count, by)}, so no residuals "
+        f"are left to estimate the errors; train more {by}s, or fix coefficients (--fix){remedy}"
     )
 
 
 def _apart(by: str, several: bool) -> str:
-    """Return the remedy where the runs of a group may be independent."""
+    """Return the remedy if the runs of a group may be independent."""
     if by != "group" or not several:
         return ""
-    return "; if runs of a group are independent, name a column that tells them apart (--group COLUMN)"
+    return "; if runs of a group are independent, name a column that distinguishes them (--group COLUMN)"
 
 
 def _itself(law: Law) -> Law:
-    """Return the law itself; one shared function, so that its compiled derivatives serve every fit of an objective."""
+    """Return the law itself. The function is shared so that its compiled derivatives serve all fits of an objective."""
     return law
 
 
 def coefficient_slopes(at: FitDerivatives) -> dict[str, np.ndarray]:
-    """Return the derivatives of every free coefficient in the coordinates."""
+    """Return the derivatives of every free coefficient with respect to the coordinates."""
     slopes, names = at.slopes(_itself), [*at.objective.signs]
     return {name: slopes[names.index(name)] for name in at.objective.free}
 
 
 FEW = 2.0
-"""Degrees of freedom below which a coefficient's standard error depends on little more than one draw."""
+"""Degrees of freedom below which a coefficient's standard error depends mostly on one draw."""
 UNSEEN = 0.01
-"""Share of a coefficient's variance, determined by one draw alone, above which a warning is given."""
+"""Share of a coefficient's variance, determined by only one draw, above which a warning is given."""
 
 
 def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tuple[str, ...]:
     """Return warnings about coefficients whose standard errors depend on one draw, grouped by draw."""
     if known.why_none:
-        return (f"Standard errors are not known: {known.why_none}.",)
+        return (f"There are no standard errors: {known.why_none}.",)
     if not known.leverages:
         return ()
     by, spread = known.by, result.spread(_itself)
@@ -280,30 +280,30 @@ def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tupl
             sizes = sorted({f"{100 * lost[number, draw]:.2g} %" for number in numbers}, key=lambda one: float(one[:-2]))
             much = " to ".join([*sizes[:1], *sizes[1:][-1:]])
             sentences.append(
-                f"Only {which} tells {names} apart from the rest in a direction with {much} of the variance. Its noise "
-                f"cannot be estimated, and the standard error assumes that it equals the others'. Train another {by} "
-                f"that differs as it does."
+                f"Only {which} separates {names} from the other coefficients, in a direction with {much} of the "
+                f"variance. The noise of this {by} cannot be estimated; the standard error assumes the noise of the "
+                f"other {by}s. Train another {by} that differs in the same way."
             )
         else:
             fewest = f"{min(spread.degrees_of_freedom[number] for number in numbers):.2g}"
             degrees = f"{fewest} degree{'s' * (fewest != '1')} of freedom"
             wide = f"interval{' is' if len(numbers) == 1 else 's are'} wide"
             sentences.append(
-                f"What is known of {names} rests mostly on {which}: {degrees}, so the {wide}. Train more {by}s that "
-                f"differ as it does."
+                f"{names} {'depends' if len(numbers) == 1 else 'depend'} mostly on {which}: {degrees}, so the {wide}. "
+                f"Train more {by}s that differ in the same way."
             )
     return tuple(sentences)
 
 
 def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
-    """Return a warning if residuals do not show the coarseness of a grid."""
+    """Return a warning if residuals are smaller than a sweep's grid steps."""
     if not hidden_share(result, runs):
         return ()
     return (
-        f"The best {result.output} of a sweep is known to a step of the grid, which leaves {runs.coarseness:.2g} of "
-        f"its logarithm, and residuals scatter by less, as neighbours share a value. Standard errors and ranges are as "
-        f"wide as the grid makes them; intervals by resamples, AICc and BIC know nothing of it. --smooth takes the "
-        f"minimum between the values that were tried.",
+        f"The best {result.output} of a sweep is uncertain by {runs.coarseness:.2g} in its logarithm because of the "
+        "grid, and residuals scatter by less, because neighbours share a value. Standard errors and ranges include "
+        "the grid's uncertainty; intervals by resamples, AICc and BIC do not. --smooth uses the minimum between the "
+        "tried values.",
     )
 
 
@@ -312,9 +312,9 @@ FAR_FROM_0 = 2.5
 
 
 def sign_warnings(result: FitResult) -> tuple[str, ...]:
-    """Return warnings about coefficients near 0 whose sign the formula only suggests.
+    """Return warnings about coefficients near 0 whose sign was assumed from the formula.
 
-    The other sign may fit better, and an interval that keeps the sign cannot contain 0.
+    The other sign may fit better, and an interval with a fixed sign cannot contain 0.
     """
     described = {field.name: field.metadata for field in dataclasses.fields(result.law)}
     if not isinstance(result.law, FormulaLaw):
@@ -322,17 +322,17 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
     errors = dict(zip(result.coefficients, result.spread(_itself).errors, strict=True))
     assumed = assumed_signs(type(result.law))
     at_the_end = tuple(
-        f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where it has no more effect: "
-        f"the other sign may fit. {command('--either', name)} searches both."
+        f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where {name} has no effect, so "
+        f"the other sign may fit better. {command('--either', name)} searches both signs."
         for name in result.unidentified
         if name in assumed
     )
     return at_the_end + tuple(
-        f"The sign of {name} was assumed ({SIGNS[sign]}), so its interval cannot hold 0; it lies "
+        f"The sign of {name} was assumed ({SIGNS[sign]}), so its interval cannot contain 0; it is "
         f"{abs(result.coefficients[name]) / errors[name]:.2g} standard errors from 0. "
-        f"{command('--either', name)} tests whether it differs from 0 at all."
+        f"{command('--either', name)} tests whether it differs from 0."
         for name, sign in assumed.items()
-        # The distance of a scale from 0 depends on the units of its columns if their exponents are fitted.
+        # If exponents are fitted, a scale's distance from 0 depends on the units of the columns.
         if all(map(is_power, described[name]["dimension"].values()))
         and name not in result.without_error
         and abs(result.coefficients[name]) < FAR_FROM_0 * errors[name]
@@ -340,7 +340,7 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
 
 
 def _shares(law: Law, slopes: Mapping[str, np.ndarray], axes: np.ndarray) -> list[dict[str, float]]:
-    """Return the step of every fitted coefficient per unit of each axis, as a share of its value."""
+    """Return every fitted coefficient's step per unit of each axis, as a share of the coefficient."""
     values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
     return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]
 
@@ -354,7 +354,7 @@ class VarianceComponents:
     """Normal noise of log loss with a random intercept for each group."""
 
     noise: float
-    """Standard deviation of a run's log loss, from noise and random intercept."""
+    """Standard deviation of a run's log loss, including the random intercept."""
     shared: float | None
     """Intraclass correlation, the group's share of the variance.
 
@@ -365,12 +365,12 @@ class VarianceComponents:
 def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
     """Estimate the variance of runs around their fitted law, from two sums of squares of residuals.
 
-    Henderson's third method (1953): the sum over all runs and that of the group means are set to their expectations
-    after a least-squares fit. For a robust penalty the residual is its psi divided by the mean stiffness. The variance
-    then matches the standard errors of the coefficients. Residuals are clipped as in ``noise``.
+    By Henderson's third method (1953), the sums of squares over all runs and over the group means are set to their
+    expectations after a least-squares fit. For a robust penalty the residual is psi divided by the mean stiffness, so
+    that the variance matches the coefficients' standard errors. Residuals are clipped like in ``noise``.
 
     Raises:
-      UserError: the runs are not those of the fit.
+      UserError: the fit was made to other runs.
     """
     at = derivatives(result, runs)
     kept = at.weight > 0
@@ -396,6 +396,6 @@ def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
     if basis.shape[1] < len(weight) < len(residual):
         own, groups = np.linalg.solve(expected, [total, between])
         shared = float(np.clip(groups / max(own + groups, 1e-300), 0.0, MOST_SHARED))
-    # The total variance follows from its sum of squares at that share.
+    # The total variance follows from the total sum of squares and the shared part.
     variance = total / np.dot([1 - (shared or 0.0), shared or 0.0], expected[0])
     return VarianceComponents(noise=float(np.sqrt(variance)), shared=shared)

@@ -1,4 +1,4 @@
-"""Differentiate a fit at its optimum: slopes, curvature, and the influence of runs by implicit derivatives."""
+"""Differentiate a fit at its optimum: derivatives, curvature, and the influence of runs by implicit derivatives."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from moejax.fit.uncertainty.undetermined import FLAT
 from moejax.float64 import float64
 
 Functional = Callable[[Any], Any]
-"""A function from a law to a number or a pytree of numbers: a coefficient, an optimal size, a loss at a target."""
+"""A function from a law to a number or a pytree of numbers, such as a coefficient, an optimal size or a loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitDerivatives:
-    """The optimum of a fit, in the coordinates of the search, and its derivatives there."""
+    """The optimum of a fit in search coordinates, and the derivatives at the optimum."""
 
     objective: FitObjective
     data: Mapping[str, Any]
     weight: Float[np.ndarray, " runs"]
     point: Float[np.ndarray, " free"]
     jacobian: Float[np.ndarray, "runs free"]
-    """Derivative of every run's residual, in the penalty's unit, in the coordinates."""
+    """Derivative of every run's residual (in the penalty's unit) with respect to the coordinates."""
     psi: Float[np.ndarray, " runs"]
-    """Derivative of every run's penalty in its residual."""
+    """Derivative of every run's penalty with respect to its residual."""
     stiffness: Float[np.ndarray, " runs"]
-    """Expected derivative of psi in every run's residual: 2 for squares; for Huber, the probability of a residual
-    within delta."""
+    """Expected derivative of every run's psi with respect to its residual: 2 for squares; for Huber, the probability of
+    a residual within delta."""
 
     @functools.cached_property
     def _second(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # Computed only on demand: standard errors do not need it, and it takes longer to compile than they do.
+        # Computed on demand, because standard errors do not need it and it takes long to compile.
         with float64():
             hessian, scores, bends = _second_derivatives(self.objective, self.point, self.data, self.weight)
         return np.asarray(hessian), np.asarray(scores), np.asarray(bends)
@@ -58,27 +58,27 @@ class FitDerivatives:
 
     @property
     def scores(self) -> Float[np.ndarray, "runs free"]:
-        """Gradient of every run's penalty, before weights."""
+        """Gradient of every run's unweighted penalty."""
         return self._second[1]
 
     @property
     def bends(self) -> Float[np.ndarray, "runs free"]:
-        """Derivative of the gradient of every run's penalty in the run's loss (per nat)."""
+        """Derivative of ``scores`` with respect to each run's loss (per nat)."""
         return self._second[2]
 
     @property
     def curvature(self) -> Float[np.ndarray, "free free"]:
         """Expected Hessian: JᵀWJ with the runs' stiffness as weights.
 
-        For Huber's penalty, the Hessian itself counts only the few runs within delta, which are the ones that the fit
-        passes through. Standard errors from it are too small and too noisy. A common stiffness for all runs would be
-        wrong if some scatter more than others, as Chinchilla's points do.
+        For Huber's penalty, the exact Hessian counts only the few runs within delta, through which the fit passes.
+        Standard errors from it are too small and too noisy. A common stiffness for all runs would be wrong if some runs
+        scatter more than others, like Chinchilla's points.
         """
         return (self.jacobian.T * (self.weight * self.stiffness)) @ self.jacobian
 
     @property
     def dispersion(self) -> float:
-        """Mean psi² over the mean stiffness, per degree of freedom; 2·sigma² for squared residuals."""
+        """Mean psi² / mean stiffness, per degree of freedom; 2·sigma² for squared residuals."""
         runs = int((self.weight > 0).sum())
         degrees_of_freedom = left_by(runs, len(self.point)) / max(runs, 1)
         square, stiffness = (float(np.average(part, weights=self.weight)) for part in (self.psi**2, self.stiffness))
@@ -90,12 +90,12 @@ class FitDerivatives:
             return np.asarray(ravel_pytree(functional(law_at(self.objective, self.point, self.data)))[0])
 
     def slopes(self, functional: Functional) -> Float[np.ndarray, "answers free"]:
-        """Return the derivative of a functional in the coordinates."""
+        """Return the derivative of a functional with respect to the coordinates."""
         with float64():
             return np.asarray(_slopes(self.objective, functional, self.point, self.data))
 
     def solve(self, right: Float[np.ndarray, "free columns"]) -> Float[np.ndarray, "free columns"]:
-        """Return H⁻¹ · right, without the directions of zero curvature, which the runs do not determine."""
+        """Return H⁻¹ · right, excluding directions of zero curvature, which the runs do not determine."""
         return np.linalg.lstsq(self.hessian, right, rcond=FLAT)[0]
 
 
@@ -103,12 +103,12 @@ def derivatives(result: FitResult, runs: Runs, *, past_zero: bool = False) -> Fi
     """Return the optimum of a fit with its derivatives.
 
     Args:
-      past_zero: True to use coefficients near 0 on a linear scale instead of their logarithms, on which predictions no
-        longer depend. A coefficient that is not 0 may be fitted as 0, and other coefficients compensate. Their standard
-        errors are correct only if this coefficient is uncertain too.
+      past_zero: True to use a linear scale for coefficients near 0, because predictions no longer depend on their
+        logarithms. A coefficient that is not 0 may be fitted as 0, and other coefficients compensate. Standard errors
+        of the others are correct only if this coefficient is uncertain too.
 
     Raises:
-      UserError: the runs are not those of the fit.
+      UserError: the fit was made to other runs.
     """
     check_runs_of(result, runs)
     objective = objective_of(result)
@@ -143,26 +143,26 @@ NODES = scipy.special.ndtri((np.arange(200) + 0.5) / 200)
 SMOOTHED = 2**14
 """Number of residuals smoothed at once; a full matrix of runs by nodes would dominate the memory of a fit."""
 WIDTH = 1.25
-"""Standard deviation of the kernel, as a multiple of the residuals' scale over the cube root of the degrees of freedom.
+"""Standard deviation of the kernel, as a multiple of the residuals' scale / cube root of the degrees of freedom.
 
-This is the bandwidth of Hall and Sheather (1988) for a 90 % interval of a median, as the standard deviation of a
-kernel. It gives intervals the correct coverage, whereas the usual fifth root minimises the error of the density. Runs
-that the fit passes through carry no information, hence the degrees of freedom.
+This is the bandwidth of Hall and Sheather (1988) for a 90 % interval of a median, converted to a kernel's standard
+deviation. It gives intervals the correct coverage, whereas the usual fifth root minimises the density's error. Degrees
+of freedom replace the number of runs, because runs that the fit passes through carry no information.
 """
 
 
 def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``FitDerivatives.psi`` and ``stiffness``. The stiffness is the derivative of psi around every run's
-    residual, smoothed by a normal kernel as in Powell (1991) for quantiles.
+    """Return ``FitDerivatives.psi`` and ``stiffness``.
 
-    The scale of residuals excludes the runs that the fit passes through: if these are half of the runs, the
-    interquartile range is near 0, and errors would be too small. Counting the runs within delta instead is too noisy
-    for tens of runs and biased upwards.
+    The stiffness is the derivative of psi around every run's residual, smoothed by a normal kernel like in Powell
+    (1991) for quantiles. The scale of residuals excludes runs that the fit passes through: if these are half of the
+    runs, the interquartile range is near 0, and errors would be too small. Counting the runs within delta is too noisy
+    for tens of runs, and biased upwards.
     """
     kept = weight > 0
     runs = int(kept.sum())
     scale = median_scale(np.abs(residual[kept]), free)
-    # If runs follow the law exactly, the stiffness is the derivative itself.
+    # If runs follow the law exactly, the kernel has almost no width and the stiffness is the plain derivative.
     width = max(WIDTH * scale * left_by(runs, free) ** (-1 / 3), 1e-9 * float(np.abs(residual).max()), 1e-12)
     psi, slopes = np.empty(len(residual)), np.empty(len(residual))
     for first in range(0, len(residual), SMOOTHED):
@@ -173,7 +173,7 @@ def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -
         psi[rows] = each[:, 0]
         # Integrate by parts, because no node may fall into the interval of width delta on which psi has a slope.
         slopes[rows] = (each[:, 1:] - each[:, :1]) @ NODES / (width * np.sum(NODES**2))
-    # Residuals so far beyond delta that even the kernel's tails do not reach it get a lower bound.
+    # Residuals so far beyond delta that the kernel's tails do not reach delta get a lower bound.
     return psi, np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
 
 
@@ -192,7 +192,7 @@ def _second_derivatives(
         return objective.penalties(at, {**data, "loss": loss})
 
     ones = jnp.ones_like(data["loss"])
-    # A run's penalty depends on its own loss alone, so one directional derivative holds all of them.
+    # A run's penalty depends only on its own loss, so one directional derivative gives the derivatives of all runs.
     bends = jax.jvp(lambda loss: jax.jacfwd(penalties)(point, loss), (data["loss"],), (ones,))[1]
     hessian = jax.hessian(lambda at: jnp.sum(weights * penalties(at, data["loss"])))(point)
     return hessian, jax.jacfwd(penalties)(point, data["loss"]), bends
@@ -205,11 +205,11 @@ def _slopes(objective: FitObjective, functional: Functional, point: jax.Array, d
 
 @dataclass(frozen=True, kw_only=True)
 class Influence:
-    """The influence of every run on one number."""
+    """The influence of each run on a number."""
 
     value: float
     per_nat: Float[np.ndarray, " runs"]
-    """Derivative of the number in each run's loss (per nat); 0 for a run that Huber's penalty treats as an outlier."""
+    """Derivative of the number with respect to each run's loss (per nat); 0 for runs beyond Huber's delta."""
     if_removed: Float[np.ndarray, " runs"]
     """First-order change of the number if the run is removed."""
 
@@ -220,7 +220,7 @@ class Influence:
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
-    """The most influential runs of a number, and the number refitted without them."""
+    """The runs with the most influence on a number, and the number refitted without these runs."""
 
     value: float
     runs: tuple[int, ...]
@@ -234,17 +234,14 @@ class Deciding:
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
-    """Find the ``count`` runs whose removal changes one number most by implicit differentiation, and check them by
-    refits.
+    """Find the ``count`` runs whose removal changes a number most, by implicit differentiation, and check by refits.
 
     Raises:
       UserError: the functional has more than one number, the runs do not determine it, or too few runs would remain.
     """
     influences = influence(result, runs, functional)
     if len(influences) != 1 or not np.isfinite(influences[0].value):
-        raise UserError(
-            f"Influence is asked of one finite number; the estimand gave {[one.value for one in influences]}."
-        )
+        raise UserError(f"Influence needs an estimand with one finite number; got {[one.value for one in influences]}.")
     (one,) = influences
     if why := result.unknown(functional, 1)[0]:
         raise UserError(f"{why[:1].upper()}{why[1:]}.")

@@ -1,4 +1,4 @@
-"""Define the estimands of a fitted law by name: coefficients, decisions and predictions of a run."""
+"""Define named estimands of a fitted law: coefficients, decisions and predictions for a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from moejax.wording import did_you_mean, listed
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A number that is asked of a law."""
+    """A number requested from a law."""
 
     name: str
     symbol: str
@@ -48,32 +48,30 @@ class Named:
 
     @property
     def naming(self) -> dict[str, Any]:
-        """The fields of this class, for an answer about the same number."""
+        """The fields of ``Named``, to construct an answer about the same number."""
         return {"name": self.name, "symbol": self.symbol, "given": dict(self.given)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimand(Named):
-    """One number of a law, with the function that computes it from any law of the same form."""
+    """A number of a law, with the function that computes it from any law of the same form."""
 
     functional: Functional
     rule: DecisionRule | None = None
-    """Rule that decides it; None for a coefficient or a prediction."""
+    """Decision rule that gives the number; None for a coefficient or a prediction."""
 
     @property
     def magnitude(self) -> Estimand:
-        """Absolute value of the estimand, which has a logarithm for any sign."""
+        """Absolute value of the estimand, which has a logarithm for either sign."""
         return replace(self, name=f"|{self.name}|", symbol=f"|{self.symbol}|", functional=SizeOf(self.functional))
 
     @property
     def is_share(self) -> bool:
-        """True if it lies between 0 and 1, as the exponent of the best size does; tokens have the remaining
-        exponent."""
+        """True if the number is between 0 and 1, like a sparsity or the exponent of the best size."""
         return self.name.startswith("optimal_") and self.name.endswith(("sparsity", "_share", "_exponent"))
 
     def answers(self, output: str) -> bool:
-        """Return whether it is in the unit of a law's output: a prediction of that output, or the output at
-        a decision."""
+        """Return whether the number is in the unit of a law's output: a prediction, or the output at a decision."""
         return self.name in (output, f"optimal_{output}")
 
 
@@ -84,7 +82,7 @@ def where_in_words(given: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class CoefficientOf:
-    """The functional of one coefficient; equal for equal names, so that it is compiled once."""
+    """The functional that returns a coefficient; equal for equal names, so that it is compiled once."""
 
     name: str
 
@@ -103,7 +101,7 @@ class SizeOf:
 
 
 def above_0(law: type, estimands: Iterable[Estimand]) -> list[Estimand]:
-    """Return the estimands, with those that may be negative replaced by their absolute value, as planning uses
+    """Return the estimands; any that may be negative are replaced by their absolute value, since planning uses
     logarithms."""
     signs = {f.name: f.metadata.get("sign", "+") for f in fields(law)}
     return [one if signs.get(one.name, "+") == "+" else one.magnitude for one in estimands]
@@ -119,10 +117,11 @@ def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand
 
 
 def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> list[Estimand]:
-    """Return what a law decides for given quantities; without any, what its coefficients alone decide.
+    """Return a law's decisions at given quantities; without quantities, the decisions that need none.
 
     Raises:
-      UserError: a quantity is invalid, or these quantities decide nothing. The message lists the quantities to give.
+      UserError: a quantity is invalid, or the quantities determine no decision. The message lists the quantities to
+      give.
     """
     given = dict(given or {})
     _check(given)
@@ -130,15 +129,15 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
     unused = [name for name in given if not any(name in rule.given for rule in rules)]
     if given and (unused or not rules):
         wanting = [rule for rule in rules_of(law) if set(given) < set(rule.given)]
-        said = f"{called(law)} decides nothing by {', '.join(unused or given)}"
+        said = f"{called(law)} has no decision for {', '.join(unused or given)}"
         if wanting:
-            said += f" alone; also give {also_needed(wanting[0], given)}, which moejax design chooses too"
+            said += f" without {also_needed(wanting[0], given)}; also give it, or let moejax design choose"
         raise UserError(f"{said}. {what_is_decided(law)}")
     return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
 
 
 def rules_of(law: type) -> tuple[DecisionRule, ...]:
-    """Return the decision rules of a law: those of the catalogue, or the budget of a formula."""
+    """Return the decision rules of a law, from the catalogue or from a formula's budget."""
     return law.decides if issubclass(law, (FormulaLaw, ChainedLaw)) else DECISIONS.get(law, ())
 
 
@@ -146,14 +145,14 @@ def prediction_estimand(law: Law | type, given: Mapping[str, float], output: str
     """Return the estimand of a law's prediction for one run with the given quantities.
 
     Args:
-      output: output of the law; the first one by default.
+      output: output of the law; by default the first output.
 
     Raises:
-      UserError: a quantity is not a field of Design or is invalid, or one that the law reads is missing.
+      UserError: a quantity is not a ``Design`` field or is invalid, or an input of the law is missing.
     """
     names = dict.fromkeys((*law.inputs, *FIELDS))
     if unknown := [name for name in given if name not in names]:
-        raise UserError(f"A design has no {unknown[0]}; it has {', '.join(names)}.")
+        raise UserError(f"A design has no {unknown[0]}; its fields are {', '.join(names)}.")
     require_inputs(law, given)
     design = design_from(given)
     check_design(design)
@@ -175,30 +174,32 @@ def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
     """Return the estimands with this name or symbol, one per set of given quantities.
 
     Raises:
-      UserError: there is none. The message lists the known names and what else could be given.
+      UserError: no estimand has this name. The message lists known names and further decisions.
     """
     if named := [one for one in estimands if name in (one.name, one.symbol)]:
         return named
     known = dict.fromkeys(name for one in estimands for name in (one.symbol, one.name))
-    raise UserError(f"{called(law)} has nothing called {name}; {did_you_mean(name, known)} {what_is_decided(law)}")
+    raise UserError(
+        f"{called(law)} has no coefficient or decision {name}; {did_you_mean(name, known)} {what_is_decided(law)}"
+    )
 
 
 def also_needed(rule: DecisionRule, given: Container[str]) -> str:
-    """Return the quantities that a rule still needs, with their definitions: ``expansion (of params_total and …)``."""
+    """Return the quantities that a rule still needs, with their inputs: ``expansion (of params_total and …)``."""
     missing = [name for name in rule.given if name not in given]
     return listed(f"{name} (of {listed(DERIVED[name])})" if name in DERIVED else name for name in missing)
 
 
 def what_is_decided(law: type) -> str:
-    """Return a sentence about what a law decides and which quantities it needs."""
+    """Return a sentence with a law's decisions and the quantities that each needs."""
     parts: dict[str, list[str]] = {}
     for rule in rules_of(law):
         where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
         judged = any(name in law.outputs for name in LETTERS)
-        search = ", or let moejax design search its optimum (--law FIT)" if judged else ""
-        return f"{called(law)} decides nothing by itself; ask it of a run (--predict){search}."
+        search = ", or search an optimum with moejax design --law FIT" if judged else ""
+        return f"{called(law)} has no decisions; predict a run (--predict){search}."
     return (
         f"{called(law)} decides by "
         + "; by ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())
@@ -231,6 +232,8 @@ def _check(given: Mapping[str, float]) -> None:
         if not (np.isfinite(value) and value > 0):
             raise UserError(f"{name} is {value:g}; give a positive number.")
     if not given.get("sparsity", 0.0) < 1:
-        raise UserError(f"sparsity is {given['sparsity']:g}; it is a share of the experts, below 1.")
+        raise UserError(f"sparsity is {given['sparsity']:g}; a sparsity must be below 1.")
     if not given.get("expansion", 1.0) >= 1:
-        raise UserError(f"expansion is {given['expansion']:g}; total over active parameters is at least 1.")
+        raise UserError(
+            f"expansion is {given['expansion']:g}; total parameters / active parameters must be at least 1."
+        )

@@ -1,4 +1,4 @@
-"""Estimate numbers of a fitted law, with standard errors, intervals and the distance from the fitted runs."""
+"""Estimate numbers from a fitted law, with standard errors, intervals and extrapolation factors."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ STANDARD, RESAMPLES = "standard errors", "resamples"
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(Named):
-    """One number under a fitted law."""
+    """A number computed from a fitted law, with its uncertainty."""
 
     value: float
     """Value under the fitted law; NaN if undefined."""
     error: float = math.nan
-    """Standard error. 0 if no coefficient affects the value, as at a bound; NaN if the runs do not determine it."""
+    """Standard error: 0 if no coefficient affects the value, for example at a bound; NaN if the runs do not determine
+    the value."""
     interval: Interval | None = None
-    """Interval from resampled fits if there are any, else from the standard error; None without either."""
+    """Interval from resampled fits if available, else from the standard error; None without either."""
     by: str = STANDARD
     """Source of the interval."""
     level: float = 0.9
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
-    """Reason why existing resamples are not used for the interval."""
+    """Reason why the interval does not use the existing resamples; empty if it does."""
     reason: str = ""
     """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
     at_a_bound: bool = False
-    """True if the value, or another one of the same decision, lies at a bound of its search."""
+    """True if the value, or another value of the same decision, is at a bound of its search."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; non-finite numbers become null."""
@@ -77,11 +78,11 @@ class Estimate(Named):
 
 @dataclass(frozen=True, kw_only=True)
 class Beyond:
-    """Given quantities whose answers lie outside the fitted runs."""
+    """Given quantities whose answers are outside the fitted runs."""
 
     given: Mapping[str, float]
     times: Mapping[str, float]
-    """Factors by which quantities lie outside, as in ``extrapolation.outside``."""
+    """Extrapolation factors of the quantities, from ``extrapolation.outside``."""
 
     @property
     def where(self) -> str:
@@ -92,16 +93,16 @@ class Beyond:
 def estimate(
     result: FitResult, estimands: Sequence[Estimand], *, resampled: Bootstrap | None = None, level: float = 0.9
 ) -> tuple[Estimate, ...]:
-    """Return every estimand under the fitted law, with its standard error and its interval.
+    """Return the value of every estimand, with its standard error and interval.
 
-    The value is always that of the fitted law. An estimate has a reason instead of an error and an interval if the runs
-    do not determine it (``FitResult.unknown``) or it lies at a bound of the search.
+    Values are computed from the fitted law. An estimate has a reason instead of an error and an interval if the runs do
+    not determine its value (``FitResult.unknown``) or the value is at a bound of the search.
 
-    Intervals from resamples are too small if there are no more draws than coefficients. Intervals from standard errors
-    are then used, whose Student's t accounts for the number of draws.
+    Intervals from resamples are too small if the draws do not outnumber the coefficients. In that case, intervals from
+    standard errors are used, whose Student's t accounts for the number of draws.
 
     Raises:
-      UserError: the fit holds no covariance, or ``level`` is not between 0 and 1.
+      UserError: the fit has no covariance, or ``level`` is not between 0 and 1.
     """
     spreads = [result.spread(one.functional) for one in estimands]
     bounds = _bounds(estimands, [float(spread.middle[0]) for spread in spreads])
@@ -120,7 +121,7 @@ def _estimate(
     reason = spread.unknown[0] or bound
     error = math.nan if reason else float(spread.errors[0])
     if error == 0:
-        reason = "no coefficient that was fitted moves it"
+        reason = "no fitted coefficient affects it"
     few = "" if resampled is None else resampled.few
     where, degrees_of_freedom, interval = STANDARD, math.nan, None
     if not reason and resampled is not None and not few:
@@ -147,7 +148,7 @@ def _estimate(
 
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
     if np.isfinite(value) and result.is_share and estimand.answers(result.output) and not 0 < value < 1:
-        return f"the law gives {value:.4g}, and a share of answers lies between 0 and 1"
+        return f"the law gives {value:.4g}, but a share of answers is between 0 and 1"
     if np.isfinite(value):
         return ""
     if estimand.rule is None:
@@ -157,7 +158,7 @@ def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
 
 
 def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int, str]:
-    """Return, by index of the estimand, a sentence if its decision lies at a bound of the search."""
+    """Return a sentence for each estimand (by index) whose decision is at a bound of the search."""
     said: dict[tuple[int, ...], str] = {}
     keys = [(id(one.rule), *map(hash, one.given.items())) for one in estimands]
     for key, one, value in zip(keys, estimands, values, strict=True):
@@ -167,7 +168,7 @@ def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int,
 
 
 def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
-    """Return given and decided quantities by their names in Design."""
+    """Return given and decided quantities by ``Design`` name."""
     decided_values = {one.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)}
     both = {**decided_values, **given}
     if "sparsity" in both:
@@ -178,13 +179,12 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
 
 
 def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) -> dict[str, float]:
-    """Return the factors by which quantities of a design lie outside the fitted runs, as in
-    ``extrapolation.outside``."""
+    """Return the factors by which a design's quantities are outside the fitted runs (``extrapolation.outside``)."""
     return outside(values, where_decided(runs, reads))
 
 
 def beyond_each(decided: Sequence[Estimate], runs: Runs) -> tuple[Beyond, ...]:
-    """Return the given quantities whose decisions lie outside the runs."""
+    """Return the given quantities whose decisions are outside the fitted runs."""
     blocks = {tuple(one.given.items()): one.given for one in decided}.values()
     far = [(given, beyond(reach(given, [d for d in decided if d.given == given]), runs)) for given in blocks]
     return tuple(Beyond(given=given, times=times) for given, times in far if times)
@@ -205,10 +205,10 @@ class RunPrediction(Named):
     by: str
     """Source of the coefficients' share."""
     reason: str = ""
-    """Reason for a missing range; empty if there is one."""
+    """Reason for a missing range; empty if the range exists."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, with the value under its own name; values that are not finite are null."""
+        """Return plain data, with the value under the output's name; non-finite values become null."""
         reason = {"reason": self.reason} if self.reason else {}
         return {**finite(fields(self, "value", "reason")), self.name: finite(self.value), **reason}
 
@@ -224,13 +224,13 @@ class RunPrediction(Named):
 def predict_run(
     result: FitResult, estimand: Estimand, resampled: Bootstrap | None = None, level: float = 0.9
 ) -> RunPrediction:
-    """Return the prediction interval of one run, described by the inputs of an estimand.
+    """Return the prediction interval of the run that an estimand describes.
 
-    The coefficients' share of the variance is that of the resampled laws, or follows from the fit's covariance. The
-    covariance also replaces resamples of no more draws than coefficients.
+    The coefficients' part of the variance is computed from the resampled laws. It is computed from the fit's covariance
+    if there are no resamples, or if the draws do not outnumber the coefficients.
 
     Raises:
-      UserError: ``level`` is not between 0 and 1, or there are neither resamples nor a covariance in the fit.
+      UserError: ``level`` is not between 0 and 1, or there are no resamples and the fit has no covariance.
     """
     used = None if resampled is None or resampled.few else resampled
     spread = None if used is None else used.spread
@@ -257,13 +257,13 @@ class RunRange(NamedTuple):
 
 
 def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
-    """Return the prediction interval of one new run from a stored fit, or the reason why the file gives none."""
+    """Return the prediction interval of a new run from a stored fit, or the reason why the fit gives none."""
     if fit.uncertainty is None:
-        said = "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
+        said = "The file has no ranges and no covariance; fit again with moejax fit --out."
         return RunRange(None, said)
     if not fit.uncertainty.axes:
         # The fit's warnings give the reason.
-        return RunRange(None, "The fit has no covariance, and so no range of new runs.")
+        return RunRange(None, "The fit has no covariance, and so no ranges for new runs.")
     predicted = fit.prediction_intervals(design, level)
     if predicted.unknown[0]:
         return RunRange(None, f"There is no range for this run: {predicted.unknown[0]}.")
@@ -273,12 +273,14 @@ def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
     return RunRange({"low": low, "high": high, "level": level})
 
 
-IF_THE_FORM_HOLDS = "if the law's form holds that far beyond the fitted runs: the range knows their scatter alone"
-"""Assumption of an interval outside the fitted runs, which these runs cannot test."""
+IF_THE_FORM_HOLDS = (
+    "if the law's form holds that far beyond the fitted runs, since the range only includes the scatter of fitted runs"
+)
+"""Assumption of intervals outside the fitted runs, which the fitted runs cannot test."""
 
 
 def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
-    """Return the interval as a sentence, or the reason why there is none.
+    """Return the interval as a sentence, or the reason for a missing interval.
 
     Args:
       beyond: True if the run is outside the range of the fitted runs.

@@ -1,4 +1,4 @@
-"""Measure how far a design lies outside fitted runs, by the same rule for sizes, ratios and other inputs of a law."""
+"""Measure how far a design is outside the fitted runs, by the same rule for sizes, ratios and other law inputs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from moejax.laws.design import DERIVED, FIELDS, design_from, known
 from moejax.laws.predict import factor
 
 SIZES = ("params_active", "params_total", "tokens", "flops")
-"""Sizes in which laws are extrapolated to larger trainings."""
+"""Sizes in which laws are extrapolated to larger runs."""
 
 RATIOS = {
     "tokens_per_param": ("tokens", "params_active"),
     "expansion": DERIVED["expansion"],
-    # A sparsity of 0.99 is far from 0.95, although their ratio is only 1.04; 1/(1 - S) shows the difference.
+    # A sparsity of 0.99 is far from 0.95 although the ratio is only 1.04, so 1/(1 - S) is compared.
     "expert_expansion": DERIVED["sparsity"],
     "active_experts": DERIVED["active_experts"],
     "shared_share": DERIVED["shared_share"],
     "granularity": DERIVED["granularity"],
 }
-"""Ratios of sizes. Two sizes may each lie within the runs while their ratio lies outside."""
+"""Ratios of sizes, which may be outside the fitted range even if both sizes are within it."""
 
 Values = Mapping[str, Float[np.ndarray, "*runs"]]
 Ranges = Mapping[str, tuple[float, float]]
 
 
 def with_ratios(values: Values) -> dict[str, Any]:
-    """Add the ratios that follow from the fields of designs."""
+    """Add the ratios of ``RATIOS`` that can be computed from the fields."""
     fields = {name: np.asarray(each, np.float64) for name, each in values.items() if name in FIELDS}
     with float64(), np.errstate(divide="ignore", invalid="ignore"):
         design = design_from(fields)
@@ -49,8 +49,8 @@ def with_ratios(values: Values) -> dict[str, Any]:
 def ranges(runs: Runs, names: Iterable[str] | None = None) -> dict[str, tuple[float, float]]:
     """Return the smallest and largest value of each quantity and ratio among runs with positive weight.
 
-    ``names`` selects the quantities; all by default. A quantity that is 0 in every run, or negative in one, has no
-    range, because no factor measures the distance from it.
+    ``names`` selects the quantities; by default all. A quantity that is 0 in every run or negative in any run has no
+    range, because no factor measures the distance from its range.
     """
     kept, given = runs.weight > 0, known(runs.design)
     values = {name: given[name][kept] for name in (given if names is None else names) if name in given}
@@ -59,7 +59,7 @@ def ranges(runs: Runs, names: Iterable[str] | None = None) -> dict[str, tuple[fl
 
 
 def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
-    """Return the ranges to compare answers with; FLOPs are those by which decisions split a budget, if runs have them.
+    """Return the ranges to compare decisions with; FLOPs are 6 · active parameters · tokens, if the runs have both.
 
     Args:
       reads: inputs of the law; if they include FLOPs, the table's FLOPs are used.
@@ -72,7 +72,7 @@ def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
 
 
 def outside(values: Mapping[str, float], fitted: Ranges) -> dict[str, float]:
-    """Return the factors by which values lie above the largest run (> 1) or below the smallest (< 1), if outside."""
+    """Return, for values outside the runs, the factor above the largest run (> 1) or below the smallest (< 1)."""
     asked = {name: float(value) for name, value in with_ratios({n: np.asarray(v) for n, v in values.items()}).items()}
     factors = {name: factor(value, *fitted[name]) for name, value in asked.items() if name in fitted}
     return {name: times for name, times in factors.items() if times != 1 and np.isfinite(times)}
@@ -84,7 +84,7 @@ def in_words(times: Mapping[str, float]) -> str:
 
 
 def sentences(times: Mapping[str, float]) -> list[str]:
-    """Return at most two sentences about quantities outside the runs."""
+    """Return at most two sentences about quantities outside the fitted runs."""
     above, below = ({name: one for name, one in times.items() if (one > 1) == larger} for larger in (True, False))
     said = {"Beyond the largest": above, "Below the smallest": below}
     return [f"{where} fitted run: {in_words(part)}." for where, part in said.items() if part]

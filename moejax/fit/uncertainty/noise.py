@@ -13,13 +13,13 @@ from jaxtyping import Float
 CLIPPED = 2.5
 """Standard deviations at which a residual is clipped, so that an outlier adds a bounded amount to the noise."""
 CHANCE = 0.01
-"""Probability that a table without outliers lists any run as one."""
+"""Probability that any run of a table without outliers is listed as an outlier."""
 NEGLIGIBLE = 1e-4
 """Residual of log loss below which a run is never an outlier: losses are printed with four digits."""
 AT_STEP = " at step "
-"""Separator in the name of a point of a curve."""
+"""Separator between curve and step in the name of a curve's point."""
 SHOWN = 5
-"""Number of runs that a sentence names."""
+"""Maximum number of runs that a sentence lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +31,18 @@ class Outlier:
     measured: float
     predicted: float
     deviations: float
-    """Measured minus predicted log loss, in robust standard deviations of a run of its weight."""
+    """Measured minus predicted log loss, in robust standard deviations of a run with the same weight."""
 
 
 def left_by(count: int, free: int) -> int:
-    """Return the degrees of freedom that a fit of ``free`` coefficients leaves of ``count`` runs or draws,
-    at least 1."""
+    """Return the degrees of freedom left by a fit of ``free`` coefficients to ``count`` runs or draws, at least 1."""
     return max(count - free, 1)
 
 
 def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"], free: int) -> float:
-    """Return the robust standard deviation of the residual of a run of weight 1 around a fit of ``free`` coefficients.
+    """Return the robust standard deviation of a run's residual at weight 1, for a fit of ``free`` coefficients.
 
-    A run of weight w is the mean of w such runs, so that its residual is multiplied by √w.
+    A run of weight w is the mean of w runs of weight 1, so its residual is multiplied by √w.
 
     Residuals are clipped at 2.5 times their ``median_scale``. Their mean square is corrected for the clipping and for
     the degrees of freedom. For normal residuals this is the usual estimate; a single outlier adds at most 2.5
@@ -58,16 +57,16 @@ def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs
 
 
 def median_scale(size: Float[np.ndarray, " runs"], free: int) -> float:
-    """Return the median absolute residual divided by 0.6745, without the ``free`` smallest ones, which a fit brings
-    near 0.
+    """Return the median absolute residual divided by 0.6745, omitting the ``free`` smallest residuals, which a fit
+    brings near 0.
 
-    At least half of the residuals remain, so that a few more coefficients do not make it the median of the largest.
+    At least half of the residuals are kept, so that many coefficients do not leave only the largest residuals.
     """
     return float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.special.ndtri(0.75))
 
 
 def _kept_of_the_square(clip: float) -> float:
-    """Return the mean square of a standard normal variable that is clipped."""
+    """Return the mean square of a standard normal variable that is clipped at ``clip``."""
     tail, density = float(2 * scipy.special.ndtr(-clip)), float(np.exp(-(clip**2) / 2) / np.sqrt(2 * np.pi))
     return 1 - tail - 2 * clip * density + clip**2 * tail
 
@@ -75,7 +74,7 @@ def _kept_of_the_square(clip: float) -> float:
 def log_residuals(
     predicted: Float[np.ndarray, " runs"], measured: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"]
 ) -> Float[np.ndarray, " runs"]:
-    """Return log(measured / predicted); 0 for runs of weight 0, for which either may have no logarithm."""
+    """Return log(measured / predicted); 0 for runs of weight 0, whose values may have no logarithm."""
     kept = weight > 0
     return np.log(np.where(kept, measured, 1.0) / np.where(kept, predicted, 1.0))
 
@@ -112,7 +111,7 @@ def outliers(
 
 
 def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float) -> tuple[str, ...]:
-    """Return a sentence about the outliers with a remedy; none if there are no outliers."""
+    """Return sentences about the outliers with a remedy; empty if there are no outliers."""
     if not outliers:
         return ()
     parts = [
@@ -121,16 +120,16 @@ def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float
         for one in outliers[:SHOWN]
     ]
     more = f" and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
-    what = ("is", "it", "its") if len(outliers) == 1 else ("are", "them", "their")
+    them, their = ("it", "its") if len(outliers) == 1 else ("them", "their")
     curves = Counter(one.name.rpartition(AT_STEP)[0] for one in outliers if AT_STEP in one.name)
     if curves and (curve := curves.most_common(1)[0])[1] > 1:
         remedy = (
-            f"Several points of {curve[0]} are less likely to be wrong than the law's form to fail there: fit another "
-            f"law of curves too (--law), and compare."
+            f"Several outliers of {curve[0]} suggest that the law's form fails there; fit another loss-curve law too "
+            f"(--law), and compare."
         )
     else:
-        remedy = f"Look at {what[2]} logs, and leave out what diverged or is written wrongly."
+        remedy = f"Check {their} logs, and leave out diverged runs and wrong values."
     return (
-        f"Out of the others' family {what[0]} {', '.join(parts)}{more}. R² {r_squared:.3f}, RMSE, AICc and BIC count "
-        f"{what[1]}, so compare no laws by these; the noise hardly does. {remedy}",
+        f"Outliers: {', '.join(parts)}{more}. R² {r_squared:.3f}, RMSE, AICc and BIC include {them}, so do not "
+        f"compare laws by these; the noise estimate is robust. {remedy}",
     )

@@ -1,4 +1,4 @@
-"""Compute profile intervals: the values of a coefficient or functional that the runs do not reject."""
+"""Compute profile intervals: the values of a coefficient or a functional that the runs do not reject."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from moejax.laws.law import Law
 FARTHEST = 200.0
 """Standard errors from the optimum beyond which an interval is reported as open."""
 SHORTEST = 1e-3
-"""Smallest step, in standard errors. An interval is also open if no step of this size succeeds."""
+"""Smallest step, in standard errors. An interval is also reported as open if no step of this size succeeds."""
 STILL = 1e-9
-"""Ratio of standard error to value below which a number is at a bound of the search."""
+"""Ratio of standard error to value below which a number counts as at a bound of the search."""
 NEWTON_STEPS = 30
 CLOSE = 1e-6
 """Tolerance for the constrained value, in standard errors."""
@@ -38,16 +38,16 @@ STIFFNESS = 100.0
 
 
 def profile(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9) -> Interval:
-    """Return the interval of values of one number that the runs do not reject, refitting every coefficient at each
+    """Return the interval of a number's values that the runs do not reject, with all coefficients refitted at each
     value.
 
-    The objective is minimised over the laws that give the number a value. The interval ends where it exceeds its
-    minimum by ``chi²(level) · dispersion / 2``. For squared residuals this is the likelihood ratio; for the Huber
-    penalty it is its robust counterpart. Unlike a standard error it accounts for nonlinearity, and unlike a bootstrap
-    it is not random. A bound that the runs do not determine is infinite.
+    At each value, the objective is minimised over the laws that give the number this value. The interval ends where the
+    objective exceeds its minimum by ``chi²(level) · dispersion / 2``. For squared residuals this is the likelihood
+    ratio; for the Huber penalty it is a robust counterpart. Unlike a standard error, the interval accounts for
+    nonlinearity, and unlike a bootstrap, it is not random. A bound that the runs do not determine is infinite.
 
     Raises:
-      UserError: the functional is more than one number or not finite, or no coefficient changes it.
+      UserError: the functional does not give one finite number, or no coefficient changes the number.
     """
     walk = _walk(result, runs, functional, level)
     middle = walk.middle
@@ -58,7 +58,7 @@ def profile(result: FitResult, runs: Runs, functional: Functional, level: float 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A profile of the objective over the values of one number, with all coefficients refitted."""
+    """A profile of the objective over a number's values, with all coefficients refitted."""
 
     values: Float[np.ndarray, " points"]
     """Ascending values, including the best value."""
@@ -69,13 +69,13 @@ class Curve:
 
 
 def curve(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9, farthest: float = 4.0) -> Curve:
-    """Return the profile of one number, in steps of half a standard error, to well beyond the limit.
+    """Return the profile of a number, in steps of half a standard error, to well beyond the limit.
 
     Args:
-      farthest: distance in standard errors at which a side without a crossing ends.
+      farthest: maximum distance in standard errors on a side where the profile does not cross the limit.
 
     Raises:
-      UserError: as in ``profile``.
+      UserError: like ``profile``.
     """
     walk = _walk(result, runs, functional, level)
     points = [(walk.middle, 0.0)]
@@ -101,7 +101,7 @@ def curve(result: FitResult, runs: Runs, functional: Functional, level: float = 
 
 @dataclass(frozen=True, kw_only=True)
 class _Walk:
-    """The start and direction of a profile; positive numbers are profiled in their logarithm."""
+    """State of a profile computation; positive numbers are profiled in their logarithm."""
 
     at: FitDerivatives
     functional: Functional
@@ -128,10 +128,9 @@ class _Walk:
         return float(self._equations(self.first, self.start)[0])
 
     def end(self, sign: float) -> float:
-        """Return the value at which the profile crosses the limit, in growing steps that each start from the last
-        refit.
+        """Return the coordinate at which the profile crosses the limit, searched in growing steps from the last refit.
 
-        Infinite if it does not cross within ``FARTHEST`` steps, or if no refit succeeds.
+        The result is infinite if there is no crossing within ``FARTHEST`` steps, or if no refit succeeds.
         """
         # The import takes longer than a fit without a profile.
         from scipy.optimize import root_scalar
@@ -157,7 +156,7 @@ class _Walk:
         return float(np.copysign(np.inf, sign))
 
     def reached(self, state: np.ndarray, begin: float, end: float, halvings: int = 5) -> np.ndarray | None:
-        """Return the constrained point at ``end``, starting from ``state``; bisect the step if it fails."""
+        """Return the constrained optimum at ``end``, starting from ``state``; bisect the step if this fails."""
         reached = self._constrained(state, end)
         if reached is not None or not halvings:
             return reached
@@ -166,11 +165,11 @@ class _Walk:
         return None if halfway is None else self.reached(halfway, middle, end, halvings - 1)
 
     def _constrained(self, state: np.ndarray, target: float) -> np.ndarray | None:
-        """Return the point of lowest objective at which the functional is ``target``, with its multiplier; None if
-        none.
+        """Return the optimum under the constraint that the functional is ``target``, with the multiplier; None if the
+        search fails.
 
-        Newton's method oscillates where the residual of a run crosses Huber's threshold. The path of optima may jump
-        there; a descent then finds the new optimum.
+        Newton's method oscillates where a run's residual crosses Huber's threshold. The path of optima may jump there;
+        the fallback, a descent, finds the new optimum.
         """
         polished = self._newton(state, target)
         return self._descent(state, target) if polished is None else polished
@@ -217,7 +216,7 @@ class _Walk:
         for _ in range(NEWTON_STEPS):
             _, residual, jacobian = self._equations(state, target)
             if not (np.isfinite(residual).all() and np.isfinite(jacobian).all()):
-                # The step led to a law without a finite functional, such as one without an optimum.
+                # The step led to a law without a finite functional, such as a law without an optimum.
                 return None
             step = np.linalg.lstsq(jacobian, residual, rcond=1e-13)[0]
             state = state - step / max(1.0, float(np.abs(step[:-1]).max()))
@@ -238,22 +237,22 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
     at = derivatives(result, runs)
     numbers = at.evaluate(functional)
     if numbers.size != 1 or not np.isfinite(numbers).all():
-        raise UserError(f"A profile needs one finite number; the estimand returned {numbers}.")
+        raise UserError(f"A profile needs an estimand with one finite number; got {numbers}.")
     slope = at.slopes(functional)[0]
     least = STILL * abs(float(numbers[0]))
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
     if not spread > least:
-        # Huber's Hessian only has the few runs within delta, and may have no minimum there. The expected Hessian has
-        # all runs.
+        # Huber's Hessian includes only the few runs within delta, and may not be positive definite. The expected
+        # Hessian includes all runs.
         inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
         spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
     if not spread > least:
         raise UserError(
-            "No coefficient that was fitted moves this number where the search ended, so the runs do not determine it."
+            "No fitted coefficient affects this number at the end of the search, so the runs do not determine it."
         )
     limit = float(2 * scipy.special.gammaincinv(0.5, level)) * at.dispersion / 2
     middle = float(numbers[0])
-    # Positive numbers are profiled in their logarithm: bounds can be factors away and are never below 0.
+    # Positive numbers are profiled in their logarithm, because bounds may be factors away and are never below 0.
     walked, there, back, unit = (
         (_Logarithm(functional), np.log, np.exp, spread / middle) if middle > 0 else (functional, float, float, spread)
     )
@@ -282,10 +281,10 @@ def _lagrange(
     weight: jax.Array,
     target: tuple[Any, Any, Any],
 ) -> tuple[Any, Any, Any]:
-    """Return the objective, and the Lagrange equations with their derivative, at a point and a multiplier.
+    """Return the objective, the Lagrange equations and their Jacobian at a state (point and multiplier).
 
-    ``target`` holds the value of the functional, the unit of a deviation, and the stiffness of the quadratic penalty on
-    it (an augmented Lagrangian).
+    ``target`` holds the functional's target value, the unit of deviations from it, and the stiffness of the quadratic
+    penalty on deviations (an augmented Lagrangian).
     """
 
     def value(point: jax.Array) -> Any:

@@ -1,8 +1,8 @@
-"""Represent the uncertainty of a fit, and compute intervals: standard errors, degrees of freedom, prediction ranges.
+"""Represent the uncertainty of a fit, and compute standard errors, degrees of freedom, intervals and ranges.
 
-The degrees of freedom measure how many draws (groups of runs, or runs) determine one number's standard error. A table
-may have forty groups of which only one varies the quantity that a coefficient describes. That coefficient's error
-depends on one draw, and Student's t must account for this. Satterthwaite's degrees of freedom match a chi-squared
+The degrees of freedom measure how many draws (groups of runs, or runs) determine a number's standard error. In a table
+of forty groups, only one group may vary the quantity that a coefficient describes. The coefficient's error then depends
+on one draw, and Student's t must account for this. Satterthwaite's degrees of freedom match a chi-squared
 variable to the mean and variance of the variance estimate, for independent and identically distributed residuals (Bell
 and McCaffrey 2002).
 
@@ -38,7 +38,7 @@ Numbers = Float[np.ndarray, " answers"]
 
 
 def keeps_sign(law: Law | type) -> dict[str, bool]:
-    """Return whether each coefficient of a law keeps its sign, by name; one declared ``any`` may be 0.
+    """Return whether each coefficient of a law has a fixed sign, by name; a coefficient declared ``any`` may be 0.
 
     Args:
       law: a law or its class.
@@ -47,16 +47,15 @@ def keeps_sign(law: Law | type) -> dict[str, bool]:
 
 
 def ends(middle: Numbers, reach: Numbers, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
-    """Return both ends of the intervals of some numbers.
+    """Return both ends of intervals.
 
-    The interval of a number that keeps its sign is symmetric in the logarithm of its absolute value. A law is more
-    nearly linear in it, and the interval keeps the sign. Any other interval is symmetric on the linear scale and may
-    contain 0.
+    The interval of a number with a fixed sign is symmetric in the logarithm of its absolute value, in which a law is
+    more nearly linear. Any other interval is symmetric on the linear scale and may contain 0.
 
     Args:
       middle: the numbers.
       reach: standard errors times Student's t.
-      one_sign: True for each number that keeps its sign.
+      one_sign: True for each number with a fixed sign.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         factor = np.exp(reach / np.abs(middle))
@@ -84,10 +83,10 @@ class Spread:
     degrees_of_freedom: Numbers
     """Degrees of freedom of Student's t for each number."""
     unknown: tuple[str, ...] = ()
-    """Reason why each number has no error (``FitResult.unknown``), empty if it has one; no entries if all have one."""
+    """Reasons for missing errors (``FitResult.unknown``), empty strings for others; no entries if none is missing."""
 
     def without(self, unknown: Sequence[str]) -> Spread:
-        """Return a copy without the errors of numbers for which a reason is given, in addition to earlier ones."""
+        """Return a copy without the errors of numbers for which a reason is given; earlier reasons are kept."""
         reasons = tuple(why or before for why, before in zip(unknown, self.unknown or unknown, strict=True))
         errors = np.where([bool(why) for why in reasons], np.nan, self.errors)
         return dataclasses.replace(self, errors=errors, unknown=reasons)
@@ -101,7 +100,7 @@ class Spread:
         return ends(self.middle, self._reach(level), one_sign)
 
     def share_ends(self, level: float) -> tuple[Numbers, Numbers]:
-        """Return both ends of each share's interval, which stay between 0 and 1.
+        """Return both ends of each share's interval, which are between 0 and 1.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
@@ -123,20 +122,20 @@ class PredictionIntervals:
     """Share of the variance due to the coefficients, over all designs with a range; the rest is lack of fit. NaN
     without any range."""
     unknown: tuple[str, ...]
-    """Reason why each run has no range (``FitResult.unknown``); empty if it has one."""
+    """Per run, the reason for a missing range (``FitResult.unknown``), or an empty string."""
 
 
 Leverages = Sequence[Float[np.ndarray, "_ axes"]]
-"""Per draw, its orthogonal directions along axes that are orthonormal over the runs. The length of each direction is
-the square root of the draw's leverage in it."""
+"""Orthogonal directions of each draw, along axes that are orthonormal over the runs. The length of a direction is the
+square root of the draw's leverage in this direction."""
 Contrasts = Float[np.ndarray, "answers axes"]
 """Change of each number per unit of each axis."""
 
 WHOLE = 3e-6
-"""Distance from 1 below which a leverage counts as 1: the draw alone determines the direction and has no residual
-there.
+"""Distance from 1 below which a leverage counts as 1: only this draw determines the direction, so it has no residual in
+this direction.
 
-Stored leverages may be rounded to six digits, so a leverage of 1 may be this much smaller.
+Leverages in files may be rounded to six digits, so a leverage of 1 may be stored with this error.
 """
 
 
@@ -151,12 +150,12 @@ def stretch(sizes: Float[np.ndarray, " rank"]) -> Float[np.ndarray, " rank"]:
 
 
 def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarray, " answers"]:
-    """Return (tr P)² / |P|², with P the covariance of all parts of a number's variance; 1 if no residual informs it.
+    """Return each number's degrees of freedom (tr P)² / |P|²; 1 if no residual contributes.
 
-    A draw's part of the number's variance is the square of a·e, with e its residuals and a the CR2-adjusted contrast
-    within the draw. With u the part of a that the fit absorbs, P = diag(|a|²) - u·uᵀ. In directions that one draw alone
-    determines, the variance is taken as the mean over all others. That mean is a sum of such parts too, with its own
-    degrees of freedom.
+    P is the covariance of the draws' parts of the number's variance. A draw's part is the square of a·e, where e are
+    the draw's residuals and a is the CR2-adjusted contrast within the draw. With u the part of a that the fit absorbs,
+    P = diag(|a|²) - u·uᵀ. In directions that only one draw determines, the variance is the mean over all other
+    directions. This mean is also a sum of such parts, with its own degrees of freedom.
     """
     axes = contrasts.shape[1]
     # The ratio does not depend on a contrast's length; normalising avoids overflow of squares.
@@ -167,7 +166,7 @@ def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarra
     others = axes - np.trace(lost)
     if others <= WHOLE:
         return np.ones(len(contrasts))
-    # Accumulate |P|² of the contrast, of the mean over the others, and of their product.
+    # Accumulate |P|² for the contrast, for the mean over the other directions, and for their product.
     own, both, mean = np.zeros(len(contrasts)), np.zeros(len(contrasts)), 0.0
     back, back_mean = np.zeros((len(contrasts), axes, axes)), np.zeros((axes, axes))
     for rows in leverages:
@@ -196,24 +195,24 @@ def parts(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarray, "answ
 
 
 def set_alone(leverages: Leverages) -> list[Float[np.ndarray, "_ axes"]]:
-    """Return the directions that each draw alone determines, where it has no residuals."""
+    """Return, per draw, the directions that only this draw determines and in which it has no residuals."""
     return [rows[stretch(np.linalg.norm(rows, axis=1)) == 0] for rows in leverages]
 
 
 def alone(leverages: Leverages, axes: int) -> Float[np.ndarray, "axes axes"]:
-    """Return the projection onto the directions that a single draw determines."""
-    # Their leverage is 1, so they have unit length.
+    """Return the projection onto all directions that only one draw determines."""
+    # These directions have a leverage of 1, and so unit length.
     return sum((rows.T @ rows for rows in set_alone(leverages)), np.zeros((axes, axes)))
 
 
 COVARIANCES = {
-    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
-    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
+    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), valid if residuals within a group are correlated",
+    "gauss_newton": "Gauss-Newton, valid if residuals are independent and identically distributed",
 }
-"""Descriptions of the covariances by name. The sandwich treats the runs of a group as one draw."""
+"""Descriptions of the covariance methods by name. The sandwich treats the runs of a group as one draw."""
 
 LARGEST_FOLDS = 50.0
-"""Limit on the e-folds of a drawn coefficient from its fitted value, to avoid float overflow."""
+"""Maximum distance of a drawn coefficient from its fitted value, in e-folds, to avoid float overflow."""
 MOST_LINEAR = 2.0
 """Largest relative standard error of a coefficient that is drawn linearly."""
 MOST_ROUNDS = 64
@@ -222,18 +221,18 @@ MOST_ROUNDS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """The covariance of a fit's coefficients, with the ranges of its runs and the dropped rows."""
+    """The covariance of a fit's coefficients, the ranges of the fitted runs, and the dropped rows."""
 
     ranges: Mapping[str, tuple[float, float]]
-    """Smallest and largest value among the fitted runs, of FLOPs, every input of the law, and their ratios."""
+    """Smallest and largest fitted value of FLOPs, of every law input, and of ratios of inputs."""
     covariance: str
     """Method of the covariance, from ``COVARIANCES``."""
     by: str
     """Unit of one independent draw: ``group`` or ``run``."""
     degrees_of_freedom: int
-    """Degrees of freedom of Student's t without leverages: runs minus fitted coefficients, at least 1."""
+    """Degrees of freedom of Student's t if there are no leverages: runs minus fitted coefficients, at least 1."""
     axes: tuple[Mapping[str, float], ...]
-    """Independent error directions: the relative change of every fitted coefficient along each.
+    """Independent error directions, each as the relative changes of the fitted coefficients.
 
     Empty if the runs give no covariance.
     """
@@ -242,14 +241,14 @@ class Uncertainty:
     leverages: tuple[tuple[tuple[float, ...], ...], ...] = ()
     """Leverage of every draw along the axes (``Leverages``).
 
-    Empty if the unit of a draw does not matter to the covariance.
+    Empty if the covariance does not depend on the unit of a draw.
     """
     draw_count: int = 0
-    """Number of draws with positive weight; 0 if the unit of a draw does not matter."""
+    """Number of draws with positive weight; 0 if the covariance does not depend on the unit of a draw."""
     why_none: str = ""
-    """Reason why there is no covariance, as part of a sentence; empty if there is one, and in older files."""
+    """Clause with the reason for a missing covariance; empty if the covariance exists, and in older files."""
     warnings: tuple[str, ...] = ()
-    """Sentences about too few draws, and about coefficients that depend on a single draw."""
+    """Warnings about too few draws, and about coefficients that depend on a single draw."""
     dropped: tuple[str, ...] = ()
     """Rows of the table that were left out, with reasons."""
 
@@ -272,7 +271,7 @@ class Uncertainty:
     def _along_axes(
         self, law: Law, numbers: Callable[[Any], Any]
     ) -> tuple[Float[np.ndarray, " answers"], Float[np.ndarray, "answers axes"]]:
-        """Return some numbers of a law, and their changes per unit of each axis, to first order."""
+        """Return the values of ``numbers`` for a law, and their first-order changes per unit of each axis."""
         with float64():
             exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
             if not self.axes:
@@ -294,24 +293,24 @@ class Uncertainty:
     def draws(self, law: Law, count: int, seed: int = 0) -> Drawn:
         """Draw laws from the covariance.
 
-        Coefficients are drawn in units of the middle of the fitted ranges, in which a law is nearly linear in its
-        coefficients, so that errors of several that cancel in the fitted runs cancel in every draw. Laws in which a
-        coefficient would change its sign are left out. One whose standard error exceeds ``MOST_LINEAR`` of its size is
-        drawn in the logarithm of its size.
+        Sizes are measured in units of the middle of the fitted ranges. In these units a law is nearly linear in its
+        coefficients, so that coefficient errors that cancel in the fitted runs also cancel in every draw. Laws in which
+        a coefficient changes its sign are left out. A coefficient whose standard error exceeds ``MOST_LINEAR`` times
+        its size is drawn on a logarithmic scale.
 
         Raises:
           UserError: the fit has no covariance.
         """
         if not self.axes:
-            why = self.why_none or "its runs are too few to give one"
-            raise UserError(f"The fit holds no covariance to draw from: {why}.")
+            why = self.why_none or "it has too few runs"
+            raise UserError(f"The fit has no covariance to draw from: {why}.")
         random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
         units, signed = self._units(law), keeps_sign(law)
         values, tangents = self._along_axes(law, lambda one: jnp.stack([*coefficients(in_units(one, units)).values()]))
         tangents = tangents / np.where(values, values, 1.0)[:, None]
         moved = dict(zip(coefficients(law), tangents, strict=True))
         errors = dict(zip(moved, self._errors(tangents), strict=True))
-        # One that was fitted as nearly 0 has an error without a scale of its own, and is drawn linearly too.
+        # A coefficient fitted as nearly 0 has a huge relative error, and is drawn linearly too.
         by_logarithm = {name for name, sign in signed.items() if sign and MOST_LINEAR < errors[name] <= LARGEST_FOLDS}
         kept_signs = [name for name, sign in signed.items() if sign and name not in by_logarithm]
         drawn = np.zeros((0, len(self.axes)))
@@ -335,7 +334,7 @@ class Uncertainty:
         return Drawn(laws=laws, steps=drawn, uncertainty=self)
 
     def _units(self, law: Law) -> dict[str, float]:
-        """Return the geometric middle of the fitted ranges of what a law reads, by kind of unit."""
+        """Return the geometric middle of the fitted ranges of a law's inputs, by kind of unit."""
         kinds = KINDS | {name: (name,) for name in self.ranges if name not in FIELDS}
         middles = {
             kind: [
@@ -354,21 +353,21 @@ class Uncertainty:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Laws drawn with the uncertainty of a fit: steps are normal, and each interval has its own Student's t."""
+    """Laws drawn from the uncertainty of a fit, by normal steps; each interval has its own Student's t."""
 
     laws: Any
-    """One law whose coefficients have an entry per draw."""
+    """A law whose coefficients are arrays with an entry per draw."""
     steps: Float[np.ndarray, "draws axes"]
     """Step of each draw along the axes of the covariance."""
     uncertainty: Uncertainty
     probes: Probes | None = None
-    """Laws that probe directions which the runs do not determine; None if they determine everything."""
+    """Laws that show which numbers the runs do not determine; None if the runs determine all."""
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """Return the interval of a positive answer from its value under every law; NaN if it is not finite.
+        """Return the interval of a positive number from its values under all laws, which are NaN where undefined.
 
-        A regression of the answer's logarithm on the steps gives its degrees of freedom. The distance of the bounds
-        from the median is scaled by the ratio of Student's t to the normal quantile.
+        A regression of the number's logarithm on the steps gives its degrees of freedom. The distances of the bounds
+        from the median are scaled by the ratio of Student's t to the normal quantile.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
@@ -388,7 +387,7 @@ class Drawn:
 
 
 def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> Uncertainty:
-    """Return the inverse of ``Uncertainty.to_json``; ``inputs`` are the inputs of the law.
+    """Restore an ``Uncertainty`` from ``Uncertainty.to_json``; ``inputs`` are the inputs of the law.
 
     Raises:
       UserError: an entry is missing or of another type.
@@ -397,10 +396,10 @@ def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> Uncertainty:
     for name, (low, high) in stored.ranges.items():
         if name not in {*FIELDS, *inputs, *RATIOS, *REACH} or not 0 <= low <= high or not 0 < high < np.inf:
             raise UserError(
-                f"uncertainty.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that "
-                f"this version of moejax knows, and goes from at least 0 to a number above 0: fit again."
+                f"uncertainty.ranges has {name!r} from {low:g} to {high:g}, but a range must belong to a known field "
+                f"or ratio, with a lower end of at least 0 and an upper end above 0; fit again."
             )
     lengths = {len(stored.deviations), *(len(row) for rows in stored.leverages for row in rows)}
     if lengths != {len(stored.axes)}:
-        raise UserError(f"uncertainty has {len(stored.axes)} axes, and deviations or leverages of another number.")
+        raise UserError(f"uncertainty has {len(stored.axes)} axes, but another number of deviations or leverages.")
     return stored

@@ -1,8 +1,9 @@
-"""Find what the runs do not determine: coefficients, their combinations, and other optima that fit as well.
+"""Find coefficients and combinations that the runs do not determine, and other optima that fit equally well.
 
-Answers along an undetermined direction have no uncertainty. Neither has an answer on which equally good laws differ: if
-all runs have 20 tokens per parameter, A/N^alpha + B/D^beta is a sum of two powers of the same size. Exchanging the two
-terms gives an equal fit, but other losses at any other ratio. The curvature at one optimum does not show the other.
+A number has no standard error if it changes along an undetermined direction or between equally good laws. For example,
+if all runs have 20 tokens per parameter, A/N^alpha + B/D^beta is a sum of two powers of one size. Exchanging the two
+terms gives an equal fit, but other losses at other ratios. The curvature at one optimum does not show the other
+optimum.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from moejax.laws.law import Law, coefficients
 from moejax.wording import command
 
 LIKELIHOOD_RATIO = 2.706
-"""Limit on twice the log-likelihood difference of a local optimum: the 90 % point of chi-squared with one degree."""
+"""Limit on twice a local optimum's log-likelihood deficit: the 90 % quantile of chi-squared with one degree."""
 EXACT = 1e-12
-"""Objectives below this share of a constant prediction's objective count as 0; they differ only by when a search stops.
-"""
+"""Share of a constant prediction's objective below which an objective counts as 0."""
 MOST = 6
-"""Maximum number of local optima that are kept; the most different ones are kept."""
+"""Maximum number of local optima to keep; the most different optima are kept."""
 APART = 0.05
-"""Minimum distance of two local optima in some coefficient, in e-folds (in units for a coefficient of any sign)."""
+"""Minimum distance of two local optima in some coefficient, in e-folds (linear without a fixed sign)."""
 STANDARD_ERRORS = 3.0
-"""Standard errors beyond which an answer of another optimum lies outside what the fit's interval covers."""
+"""Difference between two optima, in standard errors, above which a number counts as different."""
 NEGLIGIBLE = 1e-3
 """Relative difference that is ignored even if the standard error is smaller."""
 
@@ -50,7 +50,7 @@ def alternatives(
     values: Float[np.ndarray, " ends"],
     runs: int,
 ) -> tuple[dict[str, float], ...]:
-    """Return the coefficients of local optima that fit as well as the lowest, the most different ones first.
+    """Return the coefficients of local optima that fit equally well, the most different optima first.
 
     Args:
       value: the objective at ``point``, in the unit of ``values``.
@@ -58,7 +58,7 @@ def alternatives(
     """
     with np.errstate(invalid="ignore"):
         worse = left_by(runs, len(point)) * np.log(np.maximum(values, EXACT) / max(value, EXACT))
-    # Coordinates at a bound of the search, or of coefficients that are nearly 0, are arbitrary, so clip them.
+    # Coordinates at a bound, or of coefficients that are nearly 0, are arbitrary, so clip them.
     near, others = (np.clip(at, -objective.widest, objective.widest) for at in (point, ends[worse <= LIKELIHOOD_RATIO]))
     laws: list[dict[str, float]] = []
     far = np.abs(others - near).max(axis=1, initial=0.0)
@@ -73,7 +73,7 @@ def alternatives(
 
 
 def laws_of(law: Law, others: Sequence[Mapping[str, float]]) -> Any:
-    """Return one law whose coefficients are arrays with an entry per alternative."""
+    """Return a law whose coefficients are arrays with an entry per alternative."""
     each = {name: np.array([one.get(name, np.nan) for one in others], np.float64) for name in coefficients(law)}
     return dataclasses.replace(law, **each)
 
@@ -88,8 +88,8 @@ def apart(
     """Return whether equally good laws change each number of a functional (flattened) beyond its standard error.
 
     Args:
-      errors: standard errors that ignore the other laws; None or NaN where unknown.
-      scatter: scatter of the runs around the law; the allowed relative difference of a number without a standard error.
+      errors: standard errors that ignore the other laws; None or NaN if unknown.
+      scatter: scatter of the runs around the law, used as the relative error of numbers without a standard error.
     """
 
     def numbers(one: Any) -> Any:
@@ -115,16 +115,16 @@ def are_apart(
 FLAT = 1e-13
 """Share of the largest curvature below which a direction counts as flat."""
 MOVED = 1e-5
-"""Relative change per e-fold of a direction from which an answer depends on it."""
+"""Relative change per e-fold along a direction above which a number depends on the direction."""
 FARTHEST = 8.0
-"""Multiple of the bound beyond which a step of a coordinate changes its coefficient by less than float precision."""
+"""Multiple of the bound beyond which steps of a coordinate change its coefficient by less than float precision."""
 
 Direction = Mapping[str, float]
-"""Change of each fitted coefficient along a direction, per e-fold of coefficients of one sign."""
+"""Change of each fitted coefficient along a direction, per e-fold of the coefficients with a fixed sign."""
 
 
 def undetermined(sizes: Float[np.ndarray, " directions"]) -> Bool[np.ndarray, " directions"]:
-    """Return a mask of the flat principal directions of the residuals' derivatives, by singular values."""
+    """Return a mask of the flat principal directions, from the singular values of the residuals' derivatives."""
     return ~(sizes > np.sqrt(FLAT) * sizes.max(initial=0.0))
 
 
@@ -136,7 +136,7 @@ def directions_of(
 ) -> tuple[dict[str, float], ...]:
     """Return directions of the search coordinates as steps of the law's coefficients."""
     bounded = objective.logarithmic
-    # Near a bound of the search a coordinate hardly changes its coefficient; at the bound not at all.
+    # Near a bound of the search a coordinate has little effect on its coefficient; at the bound it has none.
     farthest = FARTHEST * objective.widest
     at = np.where(bounded, np.clip(point, -farthest, farthest), point)
     moved = np.where(bounded, 1 - np.tanh(at / objective.widest) ** 2, 1.0)
@@ -179,10 +179,10 @@ def coefficients_along(law: Law, directions: Sequence[Direction]) -> list[tuple[
 
 
 def how_to_determine(law: Law, names: Sequence[str]) -> str:
-    """Return advice for undetermined coefficients, with the option that fixes one of them; empty if there are none.
+    """Return advice for undetermined coefficients, with an option that fixes one of them; empty if there are none.
 
-    The example is a coefficient without a unit, because a published value may hold here too. The irreducible loss of
-    other data does not.
+    The example is a coefficient without a unit, because its published value may hold for other data. A published
+    irreducible loss does not.
     """
     if not names:
         return ""
@@ -196,23 +196,22 @@ def how_to_determine(law: Law, names: Sequence[str]) -> str:
     else:
         option = f"{command('--fix', f'{name}={float(getattr(published.law, name)):.4g}')} ({published.source})"
     return (
-        f"What the runs leave open can be held at a value that is known, as by {option}; or train runs that differ "
-        f"where it matters."
+        f"Fix an undetermined coefficient at a known value, for example with {option}; or train runs that determine it."
     )
 
 
 STEP = 0.01
-"""Step in e-folds of a law along a direction, to test whether an answer changes."""
+"""Step along a direction, in e-folds, to test whether a number changes."""
 BENT = 1e-3
-"""Relative change per step below which an answer only changes beyond first order."""
+"""Relative change per step below which a number has no first-order change."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Laws a small step to either side along each undetermined direction, and laws that fit equally well.
+    """Laws a small step to each side along each undetermined direction, and laws that fit equally well.
 
-    They are evaluated with batches of laws: an answer that differs between the two sides, or under a law that fits
-    equally well, is not determined.
+    The probes are evaluated together with drawn or resampled laws. A number that differs between the two sides, or
+    under a law that fits equally well, is not determined.
     """
 
     law: Law
@@ -222,10 +221,10 @@ class Probes:
 
     @property
     def laws(self) -> Any:
-        """Laws as one law with array coefficients: both sides of each direction, then those that fit equally well.
+        """Law with array coefficients: both sides of each direction, then the laws that fit equally well.
 
-        Coefficients of one sign are moved in their logarithms. A term that is constant along a direction then stays
-        constant to higher order.
+        Coefficients with a fixed sign are moved in their logarithms, so that a term that is constant along a direction
+        stays constant to higher order.
         """
         sides = [(direction, side * STEP) for direction in self.directions for side in (1, -1)]
         signs = {field.name: field.metadata.get("sign") for field in dataclasses.fields(self.law)}
@@ -237,10 +236,10 @@ class Probes:
         return dataclasses.replace(self.law, **beside)
 
     def moved(self, answers: Any, interval: Interval) -> bool:
-        """Return whether an answer, given its value under each of the laws, is not determined.
+        """Return whether a number with these values under the laws is not determined.
 
-        It is not determined if it changes along a direction. Nor is it if a law that fits equally well gives no value,
-        or one outside its interval.
+        A number is not determined if it changes along a direction, or if a law that fits equally well gives no value or
+        a value outside the number's interval.
         """
         sides, others = np.split(np.asarray(answers, np.float64), [2 * len(self.directions)])
         one, other = sides.reshape(-1, 2).T
@@ -251,11 +250,12 @@ class Probes:
 
 
 NO_EFFECT = 1e-7
-"""Change of log loss per e-fold (per unit, for a coefficient of any sign) below which a coefficient has no effect."""
+"""Change of log loss per e-fold (linear for coefficients without a fixed sign) below which a coefficient has no effect.
+"""
 NOT_MOVED = 1e-9
 """Distance from the starting point below which the search did not move a coefficient, so that it is unidentified."""
 PARTICIPATES = 0.3
-"""Component of a unit direction above which a coefficient is named as part of it."""
+"""Component of a unit direction above which a coefficient is listed as part of the direction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +269,7 @@ class Identified:
     sentences: tuple[str, ...]
     """Directions that the table does not determine, as sentences."""
     undetermined: tuple[dict[str, float], ...]
-    """Directions along which no prediction of a run changes (``undetermined.directions_of``)."""
+    """Directions along which no run's prediction changes (``undetermined.directions_of``)."""
 
 
 def identify(
@@ -283,14 +283,14 @@ def identify(
     unidentified = {}
     for i, name in enumerate(objective.free):
         if np.abs(slopes[kept, i]).max() < NO_EFFECT:
-            unidentified[name] = "no prediction depends on it where the search ended"
+            unidentified[name] = "no prediction depends on it at the end of the search"
         elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
-            unidentified[name] = "it is where the search started"
+            unidentified[name] = "the search did not move it from its starting value"
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
     flat = undetermined(sizes)
     scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(objective.free))
-    # An e-fold along such a direction changes the predictions by less than the residual scatter. If several directions
-    # involve the same coefficients, the last and widest one is kept.
+    # An e-fold along these directions changes the predictions by less than the residual scatter. If several directions
+    # involve the same coefficients, the last and widest direction is kept.
     open_ones = {
         _parts(objective, direction): np.inf if still else scatter / max(size, 1e-300)
         for size, direction, still in zip(sizes, directions, flat, strict=True)
@@ -299,7 +299,7 @@ def identify(
     sentences = [_in_words(parts, spread) for parts, spread in open_ones.items()]
     if sentences or unidentified:
         sentences += [
-            f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
+            f"{name} is the same in all runs, so its effect cannot be separated from a constant."
             for name in objective.law.inputs
             if np.ptp(np.asarray(value_of(data["design"], name))[kept]) == 0
         ]
@@ -309,7 +309,7 @@ def identify(
             float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")
         )
     if len(jacobian) < len(objective.free):
-        sentences.append(f"{len(jacobian)} runs cannot set {len(objective.free)} coefficients.")
+        sentences.append(f"{len(jacobian)} runs cannot determine {len(objective.free)} coefficients.")
     return Identified(
         condition_number=condition,
         unidentified=unidentified,
@@ -323,13 +323,13 @@ def _parts(objective: FitObjective, direction: np.ndarray) -> tuple[str, ...]:
 
 
 def _in_words(parts: Sequence[str], spread: float) -> str:
-    width = f"to about a factor e^{spread:.3g}" if spread < 1e6 else "at all"
+    width = f"determined only to about a factor e^{spread:.3g}" if spread < 1e6 else "not determined"
     if len(parts) == 1:
-        return f"{parts[0]} is not determined {width} by this table."
-    return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be told apart by this table (not {width})."
+        return f"{parts[0]} is {width} by this table."
+    return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be separated by this table ({width})."
 
 
 def slopes_of_log_loss(objective: FitObjective, point: Array, data: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the log prediction of every run, and its Jacobian in the coordinates."""
-    # With losses of 1, residuals equal log predictions, so one compiled program serves both.
+    """Return the log prediction of every run, and its Jacobian with respect to the coordinates."""
+    # With losses of 1, residuals equal log predictions, so the compiled program for residuals is reused.
     return slopes_of_residuals(objective, "log", point, {**data, "loss": np.ones_like(data["loss"])})
