@@ -1,9 +1,9 @@
-"""Design an architecture for a budget by gradient: what is chosen, its constraints, and the value of each constraint.
+"""Design an architecture for a budget by gradient-based optimisation, with constraints and the price of each.
 
-Every problem has the form ``minimise w·m(z) where low ≤ m(z) ≤ high``. The z are logarithms of the chosen quantities,
-and the m are measures of them, computed by a law and the accounting and solved by ``solve.py``.
+Every problem has the form ``minimise w·m(z) where low ≤ m(z) ≤ high``, which ``solve.py`` solves. The z are logarithms
+of the chosen quantities, and the m are measures of the design, computed by a law and the accounting.
 
-Calling the package, as ``moejax.design("zhao", flops=1e24)``, calls ``moejax.design.decide.design``.
+The package is callable: ``moejax.design("zhao", flops=1e24)`` calls ``moejax.design.decide.design``.
 """
 
 from moejax.callable_module import make_callable

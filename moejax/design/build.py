@@ -1,5 +1,5 @@
-"""Turn a real-valued shape into one that can be built, with integers, hardware-friendly multiples and exact counts, and
-write its config file."""
+"""Convert a real-valued shape to an architecture with integers, hardware-friendly multiples and exact counts, and write
+its config file."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ MULTIPLES = {
     "shared_hidden": 128,
     "dense_hidden": 128,
 }
-"""Multiples for the numbers of a shape that is large enough: tiles of matrix units, experts of a mesh."""
+"""Multiples for the dimensions of large enough shapes: tiles of matrix units, experts per mesh axis."""
 HEADS_MULTIPLE = 8
-"""Multiple for the number of heads, if there are enough: a tensor-parallel group splits them among its devices."""
+"""Multiple for large enough numbers of heads, which tensor parallelism splits among devices."""
 HELD = 0.05
-"""Relative tolerance of measures of an integer shape against equality constraints and lower bounds. Bounded numbers of
-the shape itself stay within their bounds if an integer does."""
+"""Relative tolerance of an integer shape's measures for equality constraints and lower bounds. A dimension of the shape
+that is bounded itself stays within its bounds if these contain an integer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +48,22 @@ class Built:
     """Constraints that are violated even with the fewest tokens."""
 
     def whole_tokens(self, sequence_length: int) -> int:
-        """Return the tokens in whole sequences."""
+        """Return the tokens, rounded to whole sequences."""
         return round(self.tokens / sequence_length) * sequence_length
 
     def goal(self, problem: Problem) -> float:
-        """Return the objective of the problem, for comparison only."""
+        """Return the value of the problem's objective, to rank designs (lower is better)."""
         if problem.goal != "loss":
             return self.measures[problem.goal]
         return self.prediction.values[problem.program.output] * (1 if problem.program.output == "loss" else -1)
 
 
 def max_tokens_within(problem: Problem, architecture: Architecture, published: Ranged | None = None) -> Built | None:
-    """Return an architecture with the maximum tokens under a problem's constraints, or the fewest that reach the
-    required loss.
+    """Return an architecture with the maximum tokens under a problem's constraints, or with the fewest tokens that
+    reach the required loss.
 
-    Return None if no constraint limits the tokens, or if the loss is never reached. ``published`` is a set of constants
-    of the problem's law whose fitted range is checked.
+    Return None if no constraint limits the tokens, or if the loss is never reached. ``published`` is a published set of
+    the law's constants, or a fit, whose fitted range is checked.
     """
     constraints = problem.merged_constraints()
     if "loss" in constraints:
@@ -90,7 +90,7 @@ def max_tokens_within(problem: Problem, architecture: Architecture, published: R
 
 
 def measured(problem: Problem, architecture: Architecture, tokens: float) -> dict[str, float]:
-    """Return every measure, and the numbers of the shape."""
+    """Return every measure, and the dimensions of the shape."""
     candidate = _trained(problem, architecture, tokens)
     measures = {name: measure.of(candidate, problem.assumptions) for name, measure in MEASURES.items()}
     shape = {name: getattr(architecture, name) for name in MULTIPLES}
@@ -98,14 +98,15 @@ def measured(problem: Problem, architecture: Architecture, tokens: float) -> dic
 
 
 def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Candidate:
-    """Return an architecture trained on all unique tokens that the constraints allow."""
+    """Return an architecture as a candidate, trained on all unique tokens that the constraints allow."""
     constraint = problem.merged_constraints().get("unique_tokens")
     design = design_of(architecture, tokens, problem.assumptions.sequence_length)
     return trained_on(design, None if constraint is None else constraint.high, architecture)
 
 
 def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = False) -> Built | None:
-    """Choose the best integer shape around an optimum of shapes, each trained as long as the constraints let it.
+    """Return the best integer shape near an optimum of shapes, each trained as long as the constraints allow; None if
+    no shape satisfies them.
 
     Shapes use hardware-friendly multiples (``integer_shape``) or, with ``exact``, the integers nearest to the optimum.
     """
@@ -128,12 +129,12 @@ def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = Fa
 
 
 def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool = False) -> Architecture:
-    """Build an architecture like another with an integer shape, in hardware-friendly multiples.
+    """Return an architecture with the proportions of ``like`` and an integer shape, in hardware-friendly multiples.
 
-    Widths are multiples of ``MULTIPLES`` if large enough. Key-value heads are a power of two, and heads a multiple of
-    them and, if there are enough, of ``HEADS_MULTIPLE``; the head width is that of ``like``. With ``exact``, widths and
-    heads are the integers nearest to the ratios of ``like``. The weight of a single expert is not normalised, so that
-    the router can be trained.
+    Large enough widths are multiples of ``MULTIPLES``. The number of key-value heads is a power of two. The number of
+    heads is a multiple of it and, if large enough, of ``HEADS_MULTIPLE``; the head width is unchanged. With ``exact``,
+    widths and heads are the integers nearest to the ratios of ``like``. The weight of a single expert is not
+    normalised, so that the router can be trained.
     """
     wider = shape["model_dim"] / like.model_dim
     scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}
@@ -169,8 +170,8 @@ def _rounded(
     *,
     exact: bool,
 ) -> Iterator[dict[str, int]]:
-    """Yield shapes of multiples near the values and within their bounds, or of integers if there are no such
-    multiples."""
+    """Yield shapes whose dimensions are multiples near the values and within their bounds, or integers if no multiple
+    is within bounds."""
     choices = {}
     for name in names:
         if name in MULTIPLES:
@@ -184,8 +185,7 @@ def _rounded(
 
 
 def _bounded(multiples: list[int], value: float, bound: Constraint | None) -> list[int]:
-    """Return the multiples within a bound, or the nearest integer within it; without a bound or such an integer, return
-    all."""
+    """Return the multiples within a bound, else the nearest integer within the bound, else all multiples."""
     low, high = (-math.inf, math.inf) if bound is None else (bound.low * (1 - 1e-9), bound.high * (1 + 1e-9))
     at = min(max(value, low), high)
     whole = sorted((math.floor(at), math.ceil(at)), key=lambda number: abs(number - at))
@@ -202,7 +202,7 @@ def _multiple(value: float, largest: int) -> int:
 
 
 def _tokens_within(problem: Problem, architecture: Architecture, constraint: Constraint) -> float:
-    """Return the maximum tokens of an architecture under a constraint; every measure is linear in tokens."""
+    """Return an architecture's maximum tokens under a constraint, since every measure is linear in tokens."""
     one = 1e12
     none, some = (measured(problem, architecture, tokens).get(constraint.name, 0.0) for tokens in (0.0, one))
     slope = (some - none) / one
@@ -239,10 +239,10 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
 
 
 def training_settings(built: Built, name: str, sequence_length: int) -> dict[str, Any]:
-    """Return the settings of a training of a built model, as a config file has them.
+    """Return the settings of a training run of a built model, in the form of a config.
 
-    Batch size and learning rate are "auto", so that the trainer's law sets them. Types, mesh and remat are those that
-    the costs of a design assume: bfloat16, with parameters split over all devices. The user must name the data.
+    Batch size and learning rate are "auto", so that the trainer sets them by its law. Types, mesh and remat match the
+    cost assumptions of a design: bfloat16, with parameters split over all devices. The user must name the data.
     """
     tokens = built.whole_tokens(sequence_length)
     remat = "attn_out+moe_gate_up" if built.architecture.is_moe else "attn_out"
@@ -262,8 +262,7 @@ def training_settings(built: Built, name: str, sequence_length: int) -> dict[str
 
 
 def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
-    """Return the text of a config file with ``training_settings``; ``says`` is a line about the origin of the
-    design."""
+    """Return the text of a config file with ``training_settings``; ``says`` is a line about the design's origin."""
     settings = training_settings(built, name, sequence_length)
     architecture, recipe = (
         "".join(f"        {key}={_written(value)},\n" for key, value in settings[part].items())

@@ -1,4 +1,4 @@
-"""Define constraints of a problem, including ones in a paper's own letters."""
+"""Define the constraints of a problem, which may use a paper's own letters."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
 from moejax.laws.law import Law
 
 SHARES = ("sparsity", "shared_share", "activation_ratio")
-"""Variables that are shares, at most 1."""
+"""Variables that are shares of the experts, at most 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """Bounds of a measure, a coordinate or the loss; equal bounds fix it."""
+    """Bounds of a measure, a coordinate or the loss; equal bounds fix the value."""
 
     name: str
     low: float = 0.0
     high: float = math.inf
     said: str = ""
-    """Constraint as given, if it was in a paper's letter or a share of experts."""
+    """Constraint as the user gave it, if it used a paper's letter or a share of experts."""
 
     def __str__(self) -> str:
         if self.said:
@@ -42,10 +42,11 @@ def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
 
 
 def restated(constraint: Constraint, law: Law, space: Space) -> Constraint:
-    """Convert a constraint on a letter of the law's paper or a share of experts to one on a searched quantity.
+    """Convert a constraint on a paper's letter or a share of experts to a constraint on a searched quantity.
 
-    Shares of experts may be 0, but most quantities are searched by their logarithm. So sparsity is constrained by the
-    routed experts per active routed expert, and the shared share, unless it is a coordinate, by the routed share.
+    Shares of experts may be 0, but most quantities are searched by their logarithm. Sparsity is therefore converted to
+    the number of routed experts per active routed expert. The shared share, unless it is a coordinate, is converted to
+    the routed share.
 
     Raises:
       UserError: the share is outside its range.
@@ -63,7 +64,7 @@ def restated(constraint: Constraint, law: Law, space: Space) -> Constraint:
     elif name == "shared_share" and name not in chosen:
         name, low, high = "routed_share", max(0.0, 1 - high), 1 - low
     elif name == "activation_ratio" and isinstance(space, Sizes):
-        # Sizes have no shared experts if a law reads the number of routed ones.
+        # Sizes have no shared experts if a law reads the number of routed experts.
         name, low, high = "expert_expansion", 1 / high, 1 / low if low > 0 else math.inf
     if (name, low, high) == (constraint.name, constraint.low, constraint.high):
         return constraint
@@ -74,4 +75,4 @@ def _check(said: str, name: str, low: float, high: float) -> None:
     least, most = (0.0, 1.0) if name == "activation_ratio" else (-1e-300, math.nextafter(1.0, 0.0))
     if not (low > least or low == high > least) or high > most or low > most:
         bounds = "above 0 and at most 1" if name == "activation_ratio" else "at least 0 and below 1"
-        raise UserError(f"{said} cannot be: {name} is a share of the experts, {bounds}.")
+        raise UserError(f"{said} is impossible: {name} is a share of the experts and must be {bounds}.")

@@ -1,5 +1,5 @@
-"""Define the coordinates of a search: the sizes that a law reads, or the shape of an architecture whose other
-proportions follow a given model."""
+"""Define search coordinates: the sizes that a law reads, or the shape of an architecture whose other proportions follow
+a given model."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from moejax.ranges import Number
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinate:
-    """A number to choose."""
+    """A quantity that the search chooses."""
 
     name: str
     meaning: str
     low: float
     high: float
-    """Upper bound of the search. A solution on a bound is not an optimum: the law decreases without limit."""
+    """Upper bound of the search. A solution on this bound is not an optimum: the law decreases without limit."""
     least: bool = False
     """True if ``low`` is the smallest possible value, such as one expert, and not a bound of the search."""
     starts: tuple[float, float]
-    """Range of the initial guesses."""
+    """Range of initial guesses."""
     linear: bool = False
     """True to search the value itself, because it may be 0, instead of its logarithm."""
     starts_at_high: bool = False
@@ -57,8 +57,7 @@ class Candidate:
 
 
 def trained_on(design: Design, unique_tokens: Number | None, architecture: Architecture | None = None) -> Candidate:
-    """Return the candidate of a design trained on ``unique_tokens`` different tokens, or, if None, without
-    repetition."""
+    """Return a design trained on ``unique_tokens`` different tokens; if None, no token is repeated."""
     if unique_tokens is None:
         return Candidate(design=replace(design, unique_tokens=design.tokens), architecture=architecture)
     unique = replace(design, unique_tokens=unique_tokens)
@@ -74,7 +73,7 @@ PARAMS_ACTIVE = Coordinate(
 )
 EXPANSION = Coordinate(
     name="expansion",
-    meaning="total over active parameters",
+    meaning="total / active parameters",
     low=1.0,
     high=1e4,
     least=True,
@@ -98,7 +97,7 @@ ACTIVE_EXPERTS = Coordinate(
 )
 SHARED_SHARE = Coordinate(
     name="shared_share",
-    meaning="shared experts as a share of those that serve a token",
+    meaning="shared experts as a share of the experts that serve a token",
     low=0.0,
     high=0.99,
     least=True,
@@ -107,7 +106,7 @@ SHARED_SHARE = Coordinate(
 )
 GRANULARITY = Coordinate(
     name="granularity",
-    meaning="twice the model's width over an expert's",
+    meaning="twice the model's width / an expert's width",
     low=1e-2,
     high=1e5,
     starts=(1.0, 20.0),
@@ -115,7 +114,7 @@ GRANULARITY = Coordinate(
 TOKENS = Coordinate(name="tokens", meaning="training tokens", low=1e4, high=1e18, starts=(1e9, 1e14))
 UNIQUE_TOKENS = Coordinate(
     name="unique_tokens",
-    meaning="different tokens there are to train on",
+    meaning="different tokens available for training",
     low=1e4,
     high=1e18,
     starts=(1e9, 1e14),
@@ -132,24 +131,24 @@ EXPANSIONS = (EXPANSION.name, EXPERT_EXPANSION.name)
 class Sizes:
     """A search space of the sizes that a law reads; the law's ``inputs`` determine the coordinates.
 
-    Training takes 6 FLOPs per active parameter and token. If a law reads the number of experts, total over active
-    parameters follows from the ratio of all to active routed experts by ``active_params``. Embeddings are not treated
+    Training takes 6 FLOPs per active parameter and token. If a law reads the number of experts, ``active_params`` gives
+    the ratio of total to active parameters from the ratio of all to active routed experts. Embeddings are not treated
     separately.
     """
 
     inputs: tuple[str, ...]
     active_params: ActiveParams = ACTIVE_PARAMS[DEFAULT]
-    """Active-parameter convention of ``laws/active_params.py``."""
+    """Active-parameter convention from ``laws/active_params.py``."""
 
     @property
     def assumes(self) -> str:
-        """Return the sentence on the convention if it affects the law."""
+        """Return a sentence on the active-parameter convention if it affects the law, else an empty string."""
         matters = "num_experts" in self.inputs and bool({"params_total", "params_active"} & set(self.inputs))
         return sentence(self.active_params) if matters else ""
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """Return the coordinates in the order of a budget: sizes, experts, tokens."""
+        """Return the coordinates in the order sizes, experts, tokens."""
         reads = set(self.inputs)
         sizes, experts = bool(reads & {"params_active", "params_total"}), "num_experts" in reads
         chosen = {
@@ -167,14 +166,14 @@ class Sizes:
 
     @property
     def at_least(self) -> Mapping[str, float]:
-        """Return no lower bounds, because coordinates have their own."""
+        """Return no additional lower bounds, because the coordinates' own bounds suffice."""
         return {}
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
-        """Return a design of the sizes; fields without a coordinate stay None, or 1 expert of 1."""
+        """Return the design with these sizes; without coordinates for experts, it has 1 expert."""
         active, tokens = values.get("params_active"), values.get("tokens")
         routed = values.get("expert_expansion", 1.0)
-        # In every convention the active share of N depends on S alone.
+        # In every convention the active share of N depends only on S.
         expansion = values["expansion"] if "expansion" in values else 1 / self.active_params(1.0, 1 - 1 / routed)
         experts, share = values.get("active_experts", 1.0), values.get("shared_share", 0.0)
         return trained_on(
@@ -215,18 +214,19 @@ NUM_SHARED = Coordinate(
 
 @dataclass(frozen=True)
 class Shapes:
-    """A search space of architectures like ``like`` of another size, counted exactly, and of tokens.
+    """A search space of tokens and of architectures with the proportions of ``like``, whose parameters are counted
+    exactly.
 
-    The model width is chosen, and further quantities that the law reads (``inputs``). Quantities that the law does not
-    read are not optimised, because the cheapest value would win (such as one very wide layer). They keep their ratio to
-    the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and kind of attention are
-    unchanged.
+    The search chooses the model width and further quantities that the law reads (``inputs``). Quantities that the law
+    does not read are not optimised, because the cheapest value would win (such as one very wide layer). They keep their
+    ratio to the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and kind of attention
+    are unchanged.
     """
 
     like: Architecture
     inputs: tuple[str, ...]
     sequence_length: int = 4096
-    """Sequence length for the training FLOPs that a law reads."""
+    """Sequence length for training FLOPs."""
 
     @property
     def assumes(self) -> str:
@@ -240,7 +240,7 @@ class Shapes:
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """Return the coordinates of a mixture or of a dense model, depending on ``like``."""
+        """Return the coordinates of an MoE model or of a dense model, depending on ``like``."""
         reads, mixture = set(self.inputs), self.like.is_moe
         counted = mixture and {"top_k", "num_shared_experts"} <= reads and "num_experts" not in reads
         chosen = {
@@ -256,7 +256,7 @@ class Shapes:
         return tuple(coordinate for coordinate, is_chosen in chosen.items() if is_chosen)
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
-        """Return the real-valued architecture with its design."""
+        """Return the real-valued architecture and its design."""
         names = {c.name for c in self.coordinates} - {"tokens", "unique_tokens"}
         wider = values["model_dim"] / self.like.model_dim
         architecture = self.like.replace(**{name: getattr(self.like, name) * wider for name in SCALED}).replace(
@@ -267,7 +267,7 @@ class Shapes:
 
 
 SCALED = ("num_layers", "num_heads", "num_kv_heads", "expert_hidden", "shared_hidden", "dense_hidden")
-"""Fields that grow with the model width unless they are chosen."""
+"""Fields that scale with the model width unless the search chooses them."""
 
 Space = Sizes | Shapes
 """A search space; hashable, so that equal spaces share a compiled program."""

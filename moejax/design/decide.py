@@ -1,7 +1,7 @@
 """Answer a design problem for one law: the optimum, prices of constraints, flat region, value of repetition, and the
 model to build.
 
-``moejax.design(law, flops=1e24)`` is ``design`` of this module.
+``moejax.design(law, flops=1e24)`` calls ``design`` in this module.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Repeats:
     unique_tokens: float
     """Maximum number of unique tokens under the constraints."""
     once: Optimum | None
-    """Optimum without repeated tokens; None if no design satisfies that and the other constraints."""
+    """Optimum without repeated tokens; None if no design satisfies the constraints without repetition."""
     endless: Optimum | None
     """Optimum with unlimited unique tokens."""
     endless_epochs: float | None = None
-    """Passes over the available unique tokens if that optimum is trained on them; None if the loss is not the goal."""
+    """Passes over the unique tokens if they train the ``endless`` optimum; None if the loss is not the goal."""
     endless_loss: float | None = None
-    """Loss of that training."""
+    """Loss of this training run."""
 
 
 def repeats(optimum: Optimum) -> Repeats | None:
-    """Return the value of repetition; None if unique tokens are not a coordinate or not constrained."""
+    """Return the value of repetition; None if unique tokens are not a constrained coordinate."""
     problem = optimum.problem
     constraint = problem.merged_constraints().get(UNIQUE_TOKENS.name)
     if constraint is None or UNIQUE_TOKENS.name not in (c.name for c in problem.space.coordinates):
@@ -74,7 +74,7 @@ def _optimum(problem: Problem) -> Optimum | None:
 
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"
-"""Published models that give the proportions not read by a law."""
+"""Published models whose proportions are used where a law does not read them."""
 
 
 @runtime_checkable
@@ -88,27 +88,27 @@ class Likely(Protocol):
 
     @property
     def probes(self) -> Any:
-        """Return laws that show what the runs do not determine (``fit.undetermined.Probes``); None if there is
-        nothing."""
+        """Return laws that show which numbers the runs do not determine (``fit.undetermined.Probes``); None if the runs
+        determine all."""
         ...
 
     def interval_of(self, answers: Sequence[float], level: float) -> Interval:
-        """Return the interval of an answer from its value under each law; NaN for a law without one."""
+        """Return the interval of a number from its values under the laws, which are NaN where undefined."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignResult(Shown):
-    """A model to train, with the reasons for it."""
+    """A model to train, and the analysis of its optimum."""
 
     optimum: Optimum
     prices: Sequence[Price]
     flat: Sequence[Flat]
     within: float
     undecided: tuple[str, ...] = ()
-    """Coordinates whose values over more than a factor of ten have the same loss (``sensitivity.undecided``)."""
+    """Coordinates that can change by more than a factor of ten at the same loss (``sensitivity.undecided``)."""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
-    """Intervals of the optimum's numbers under laws drawn from a fit's uncertainty; empty for published constants."""
+    """Intervals of the optimum's values under laws drawn from a fit's uncertainty; empty for published constants."""
     level: float = 0.9
     """Coverage of the intervals."""
     by: str = ""
@@ -116,12 +116,12 @@ class DesignResult(Shown):
     repeats: Repeats | None = None
     """Value of repetition; None if the law does not model it, or unique tokens are not constrained."""
     shape: Optimum | None = None
-    """Optimum among architectures, counted exactly."""
+    """Optimum among architectures, with exact counts."""
     built: Built | None = None
     not_built: str = ""
     """Reason why no model was built."""
     published: Mapping[str, Built] = field(default_factory=dict)
-    """Published models under the same constraints, if these limit their training."""
+    """Published models trained under the same constraints, if these limit the tokens."""
 
     def summary(self) -> Result:
         """Return the model to train, prices of constraints, value of repetition, and published models."""
@@ -154,7 +154,7 @@ class DesignResult(Shown):
 
 
 def customary_model(inputs: Iterable[str]) -> str:
-    """Return the published model with default proportions: a dense one for laws of dense models alone."""
+    """Return the name of the published model with default proportions, which is dense for laws of dense models."""
     dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(inputs)
     return DENSE if dense else MIXTURE
 
@@ -178,16 +178,16 @@ def decide(
     """Solve a problem and analyse its optimum.
 
     Args:
-      like: architecture that gives the proportions not read by the law.
+      like: architecture that gives the proportions that the law does not read.
       within: rise of the loss in nats that defines the flat region.
-      exact: build the integers nearest to the optimum instead of hardware-friendly multiples.
+      exact: True to build the integers nearest to the optimum instead of hardware-friendly multiples.
       known: the law's published set of constants, or its fit, whose fitted ranges are checked.
-      likely: laws drawn from a fit's uncertainty, under each of which the problem is solved for intervals.
-      by: origin of these laws, in words.
-      level: coverage of these intervals.
+      likely: laws drawn from a fit's uncertainty; the problem is solved under each law to compute intervals.
+      by: origin of the drawn laws, as text.
+      level: coverage of the intervals.
 
     Raises:
-      UserError: as ``optimise``, or the level is not between 0 and 1.
+      UserError: like ``optimise``, or the level is not between 0 and 1.
     """
     check_level(level)
     optimum = optimise(problem)
@@ -212,16 +212,18 @@ def decide(
         return replace(decision, not_built=told(why))
     if built is None:
         said = (
-            f"No whole-numbered shape near the optimum keeps all constraints; give a smaller model "
-            f"({argument('like')}), or loosen them."
+            f"No integer shape near the optimum satisfies all constraints; give a smaller model "
+            f"({argument('like')}), or loosen the constraints."
         )
         return replace(decision, shape=shape, not_built=said)
     return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
 
 
 def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
-    """Return intervals of every identified coordinate and of the goal. A law without an optimum counts as undefined. A
-    quantity that changes along a direction that the runs do not determine has an open interval."""
+    """Return intervals of all identified coordinates and of the goal.
+
+    A law without an optimum counts as undefined. A quantity that the runs do not determine has an open interval.
+    """
     optima = under_laws(optimum, likely.laws)
     aside = [] if likely.probes is None else under_laws(optimum, likely.probes.laws)
     names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.unidentified]
@@ -245,7 +247,7 @@ def _published(problem: Problem, known: Ranged | None) -> dict[str, Built]:
         try:
             one = max_tokens_within(problem, model.architecture, known)
         except ValueError:
-            continue  # A law of mixtures cannot be evaluated at a dense model.
+            continue  # An MoE law cannot be evaluated at a dense model.
         if one is not None:
             published[name] = one
     return published
@@ -266,14 +268,14 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     sparse = [one for one in constraints if one.name in EXPANSIONS and one.low > 1]
     if sparse and not like.is_moe:
         raise UserError(
-            f"{sparse[0]} asks for a mixture, and the model whose proportions are kept has no experts; give one that "
-            f"has some ({argument('like')})."
+            f"{sparse[0]} needs an MoE model, but the model that gives the proportions has no experts; give a model "
+            f"with experts ({argument('like')})."
         )
     return replace(problem, space=space, constraints=constraints)
 
 
 def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:
-    """Return the training time of the built model on some chips, and the memory of each if it is spread evenly."""
+    """Return the built model's training time on ``chips`` chips, and the memory per chip if it is spread evenly."""
     if decision.built is None or decision.shape is None:
         return {}
     built, problem = decision.built, decision.shape.problem
@@ -295,8 +297,7 @@ def side_by_side(
     constraints: Sequence[Constraint],
     make: Callable[[Law, Sequence[Constraint]], Problem],
 ) -> dict[str, Optimum | str]:
-    """Return the optimum under every law, or the reason why there is none; ``make(law, constraints)`` is the
-    problem."""
+    """Return the optimum of ``make(law, constraints)`` for every law, or the reason why there is no optimum."""
     optima: dict[str, Optimum | str] = {}
     for name, law in laws.items():
         try:
@@ -310,7 +311,7 @@ def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
     """Return the largest extrapolation of optima beyond the fitted range of a published set or a fit, by variable."""
     farthest: dict[str, float] = {}
     for optimum in filter(None, optima):
-        # A value held at a bound of its range, such as no shared experts, is exact only up to rounding.
+        # A value at a bound of its range, such as no shared experts, is exact only up to rounding.
         chosen = optimum.problem.program.coordinates
         values = {one.name: min(max(optimum.values[one.name], one.low), one.high) for one in chosen}
         for name, factor in predict(known, optimum.problem.space.candidate(values).design).extrapolated.items():
@@ -331,15 +332,16 @@ def design(
     level: float = 0.9,
     **at_most: float | int,
 ) -> DesignResult:
-    """Return the design of minimum loss under a law and constraints, with prices, flat region, and the model to build.
+    """Return the design with the lowest loss under a law and constraints, with prices, flat region, and the model to
+    build.
 
     Args:
       law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
         ``FitResult``.
       hold: fixed values, such as ``{"expansion": 16}``.
-      like: architecture that gives the proportions not read by the law.
+      like: architecture that gives the proportions that the law does not read.
       within: rise of the loss in nats per token that defines the flat region.
-      level: coverage of the intervals, which only a fit has.
+      level: coverage of the intervals, which are computed only for a fit.
       at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
 
     Raises:

@@ -1,8 +1,8 @@
 """Compute the optimum along a budget, compared with dense models of the same budget, and over two coordinates.
 
-One dense model is the best for the budget. The other has the total parameters of the optimum, all of which serve every
-token, so that the same FLOPs buy fewer tokens. This is the comparison at equal N and equal C, in which a mixture has N
-/ N_a times the dense model's tokens. The optimum over two coordinates is a landscape.
+One dense model is the best for the budget. The other dense model has the optimum's total parameters, which are all
+active, so that the same FLOPs buy fewer tokens. In this comparison at equal N and equal C, an MoE model has N / N_a
+times the dense model's tokens. The optimum over two coordinates is a landscape.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Point:
     best: Optimum | None
     """Optimum; None if the law has none."""
     dense: Optimum | None
-    """Optimum with all parameters active; None if the law has dense models only."""
+    """Best dense model; None if the law only describes dense models."""
     equal: EqualDense | None = None
     """Dense model of equal size and compute; None if the law does not distinguish total and active parameters."""
 
@@ -47,14 +47,14 @@ class EqualDense:
     tokens: float
     loss: float
     token_multiplier: float
-    """Tokens of the optimum per token of the dense model: about total over active parameters."""
+    """Tokens of the optimum per token of the dense model, about total / active parameters."""
 
 
 def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point]:
-    """Return the optimum at budgets from ``low`` to ``high``, at most half a decade apart.
+    """Return the optima at budgets from ``low`` to ``high``, about half a decade apart.
 
     Raises:
-      UserError: as ``optimise`` at the middle budget.
+      UserError: the problem has no optimum at the middle budget.
     """
     count = max(2, round(np.log10(high / low) * POINTS_PER_DECADE) + 1)
     budgets = np.geomspace(low, high, count).tolist()
@@ -71,7 +71,7 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
 
 
 def equal_dense(optimum: Optimum) -> EqualDense | None:
-    """Return the dense model with the total parameters and FLOPs of an optimum in sizes."""
+    """Return the dense model with an optimum's total parameters and FLOPs; None if these are not distinguished."""
     problem, values = optimum.problem, dict(optimum.values)
     chosen = {c.name for c in problem.space.coordinates}
     if not isinstance(problem.space, Sizes) or not {"params_active", "tokens"} <= chosen:
@@ -88,13 +88,13 @@ def equal_dense(optimum: Optimum) -> EqualDense | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """Optima as a function of two held coordinates."""
+    """Optima as a function of two fixed coordinates."""
 
     names: tuple[str, str]
     values: tuple[Sequence[float], Sequence[float]]
     goal: str
     optima: Sequence[Sequence[Optimum | None]]
-    """Optima by the first and then the second coordinate; None where there is none."""
+    """Optima by the first and then the second coordinate; None if there is no optimum."""
 
     @property
     def heights(self) -> np.ndarray:
@@ -105,10 +105,10 @@ class Landscape:
 def landscape(
     problem: Problem, first: tuple[str, float, float], second: tuple[str, float, float], count: int = LANDSCAPE
 ) -> Landscape:
-    """Return the optimum at ``count`` by ``count`` values of two coordinates, evenly spaced in their logarithms.
+    """Return the optima at ``count`` by ``count`` values of two coordinates, evenly spaced in their logarithms.
 
     Raises:
-      UserError: a name is no coordinate, or as ``optimise`` at the middle of both.
+      UserError: a name is not a coordinate, or the problem has no optimum at the middle of both ranges.
     """
     coordinates = [c.name for c in problem.space.coordinates]
     for name, *_ in (first, second):

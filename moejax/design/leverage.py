@@ -1,6 +1,7 @@
-"""Compute the ratio of compute that two sets of designs need for equal loss, under a law.
+"""Compute the leverage between two sets of designs under a law: the ratio of their FLOPs at equal loss.
 
-A law of sizes compares optima. For a formula of any columns, the FLOPs at equal loss are found by root finding.
+For a law of sizes, the optima of both sets are compared. For a formula, the FLOPs at equal loss are found by root
+finding.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from moejax.laws.predict import check_experts
 from moejax.wording import listed
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
-"""Coordinates that vary within a set of designs; all others are held."""
+"""Coordinates that vary within a set of designs; all others are fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyLeverage:
-    """Leverage of one set of designs over another at a budget, both at their best sizes."""
+    """Leverage of one set of designs over another at a budget, each at its best size."""
 
     value: float
     family: Optimum
     """Optimum of the first set at the budget."""
     against: Optimum
-    """Optimum of the second set with minimum FLOPs at the loss of the first."""
+    """Optimum of the second set with minimum FLOPs at the first set's loss."""
 
 
 def proportions(law: Law, architecture: Architecture) -> dict[str, float]:
-    """Return the coordinates of an architecture that a law reads, apart from its size.
+    """Return the coordinates of an architecture that a law reads, except its size.
 
     Raises:
       UserError: the law reads the number of active experts, and the model is dense.
@@ -54,10 +55,10 @@ def proportions(law: Law, architecture: Architecture) -> dict[str, float]:
 
 
 def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constraint], flops: float) -> FamilyLeverage:
-    """Return the FLOPs of the second set at the loss that the first reaches with ``flops``, divided by ``flops``.
+    """Return the second set's FLOPs at the loss that the first set reaches with ``flops``, divided by ``flops``.
 
     Raises:
-      UserError: as ``optimise``: a set has no optimum, or the second never reaches that loss.
+      UserError: a set has no optimum, or the second set never reaches this loss.
     """
     first = optimise(of_sizes(law, (*family, Constraint(name="flops", high=flops))))
     loss = Constraint(name="loss", high=first.values["loss"])
@@ -66,7 +67,7 @@ def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constrain
 
 
 def resampled(central: FamilyLeverage, laws: Law) -> list[float]:
-    """Return the leverage under every law of a stack, such as a bootstrap; NaN if it is undefined."""
+    """Return the leverage under every law of a stack, such as a bootstrap; NaN if undefined."""
     best = under_laws(central.family, laws)
     budget = central.family.values["flops"]
     lanes = [i for i, one in enumerate(best) if one is not None]
@@ -85,17 +86,17 @@ def resampled(central: FamilyLeverage, laws: Law) -> list[float]:
 
 
 REACH = 16.0
-"""Search range of compute in e-folds on either side of the budget."""
+"""Search range of compute, in e-folds on each side of the budget."""
 BISECTIONS = 60
 
 Given = tuple[tuple[str, float], ...]
 
 
 def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return the held values of a set of designs, under the names of a ``Design``.
+    """Return the fixed values of a set of designs, by ``Design`` name.
 
     Raises:
-      UserError: a value that the formula reads is missing, or one that it does not read is given.
+      UserError: a value that the formula reads is missing, or a value that it does not read is given.
     """
     columns = dict(cls.formula.columns)
     held = {columns.get(one, one): value for one, value in given.items()}
@@ -103,11 +104,11 @@ def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dic
     if set(held) != set(wanted):
         if not wanted:
             raise UserError(
-                f"The formula {cls.formula.text!r} reads no column besides the budget, so {name} cannot differ; name "
-                f"a column of the table in the formula."
+                f"The formula {cls.formula.text!r} reads no column except the budget, so {name} cannot differ; use "
+                f"another column of the table in the formula."
             )
         raise UserError(
-            f"{name} gives {listed(held)}, but the formula {cls.formula.text!r} reads {listed(wanted)}: give "
+            f"{name} gives {listed(held)}, but the formula {cls.formula.text!r} reads {listed(wanted)}; give "
             f"{','.join(f'{one}=VALUE' for one in wanted)}."
         )
     return held
@@ -115,7 +116,7 @@ def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dic
 
 @dataclass(frozen=True)
 class FormulaLeverage:
-    """Functional of a fitted formula that gives the leverage; NaN if the other set of designs never has that loss."""
+    """Functional of a fitted formula that gives the leverage; NaN if the other set never reaches the loss."""
 
     family: Given
     against: Given
@@ -139,14 +140,14 @@ class FormulaLeverage:
         ends = (budget - REACH, budget + REACH)
         reached = (excess(still, ends[0]) > level) & (excess(still, ends[1]) < level)
         at, _ = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-        # A Newton step from a constant point applies the implicit function theorem.
+        # A Newton step from a constant point gives derivatives by the implicit function theorem.
         slope = jax.grad(lambda log_flops: excess(still, log_flops))(at)
         at = at - (excess(law, at) - wanted) / jnp.where(slope == 0, 1.0, slope)
         return jnp.where(reached, jnp.exp(at - budget), jnp.nan)
 
 
 def _loss_of(cls: type[FormulaLaw]) -> tuple[Callable[[Any, Mapping[str, float], Any], Any], tuple[str, ...]]:
-    """Return the loss of a set of designs as a function of log FLOPs, and the names of its held values.
+    """Return the loss of a set of designs as a function of log FLOPs, and the names of its fixed values.
 
     Raises:
       UserError: the formula reads no FLOPs and has no budget.
@@ -162,8 +163,8 @@ def _loss_of(cls: type[FormulaLaw]) -> tuple[Callable[[Any, Mapping[str, float],
     rule = next((rule for rule in cls.decides if f"optimal_{target}" in rule.gives), None)
     if rule is None:
         raise UserError(
-            f"The formula {cls.formula.text!r} reads no flops, and leverage needs what a budget is spent on; fit it "
-            f"with --budget 'C = 6*N*D'."
+            f"The formula {cls.formula.text!r} reads no flops, but leverage needs the cost of a design; fit the "
+            f"formula with --budget, such as --budget 'C = 6*N*D'."
         )
     spent, *held = rule.given
     return lambda law, given, log: rule.decide(law, **{spent: jnp.exp(log)}, **given)[f"optimal_{target}"], tuple(held)

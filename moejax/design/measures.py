@@ -1,4 +1,4 @@
-"""Define measures to constrain or minimise: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
+"""Define measures that can be constrained or minimised: FLOPs of training and inference, sizes, memory, chip-hours."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from moejax.quantities import format, format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class CostAssumptions:
-    """Assumptions behind the measures."""
+    """Assumptions of the measures."""
 
     convention: str = "exact"
-    """A key of ``conventions.FLOPS``, for architectures; sizes use 6·N_a·D."""
+    """Convention for an architecture's FLOPs, a key of ``conventions.FLOPS``; sizes use 6·N_a·D."""
     sequence_length: int = 4096
     context: int = 32_768
     """Number of tokens in the key-value cache when serving."""
     memory_tokens: int = 0
-    """Number of tokens whose activations all chips together hold at once, with recomputation of layers; 0 for none."""
+    """Number of tokens whose activations all chips hold at once, with recomputation of layers; 0 omits activations."""
     bytes_per_param: float = 16.0
-    """Bytes of a parameter with its gradient and AdamW moments in float32."""
+    """Bytes per parameter, including its gradient and AdamW moments in float32."""
     served_tokens: float = 0.0
     """Number of tokens served over the model's lifetime."""
     chip_flops: float = 989e12
-    """Peak FLOPs per second of a chip; the default is an H100's, dense bfloat16 (NVIDIA's data sheet)."""
+    """Peak FLOPs per second of a chip; by default of an H100 in dense bfloat16 (NVIDIA's data sheet)."""
     mfu: float = 0.4
-    """Fraction of the peak that training reaches, for the FLOPs of ``convention``. The MFU of a run or a plan uses
-    "exact-causal"."""
+    """Fraction of the peak that training reaches, with FLOPs counted by ``convention``. The MFU of a run or a plan uses
+    "exact-causal" instead."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measure:
     meaning: str
     unit: str
     of: Callable[[Candidate, CostAssumptions], Any]
-    """Function of candidate and assumptions; None if the candidate does not determine it."""
+    """Function of candidate and assumptions that returns the measure, or None if it is not determined."""
 
 
 def training_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
@@ -71,7 +71,7 @@ def lifetime_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def memory_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Return the bytes of a training step on all chips together."""
+    """Return the bytes that a training step needs on all chips together."""
     if candidate.architecture is None:
         total = candidate.design.params_total
         return None if total is None else assumptions.bytes_per_param * total
@@ -97,7 +97,7 @@ def chip_hours(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def in_units(name: str, value: float) -> str:
-    """Format the value of a measure or coordinate; bytes have their own units, because 35 B would be parameters."""
+    """Format the value of a measure or coordinate; bytes have their own units, because 35 B would mean parameters."""
     is_bytes = name in MEASURES and MEASURES[name].unit == "bytes" and math.isfinite(value)
     return (format_bytes if is_bytes else format)(value)
 
@@ -118,23 +118,23 @@ MEASURES: dict[str, Measure] = {
     "params_total": Measure("all parameters", "parameters", lambda c, _: c.design.params_total),
     "params_active": Measure("parameters that serve a token", "parameters", lambda c, _: c.design.params_active),
     "tokens": Measure("training tokens", "tokens", lambda c, _: c.design.tokens),
-    "epochs": Measure("passes over the unique tokens", "", lambda c, _: c.epochs),
+    "epochs": Measure("passes through the unique tokens", "", lambda c, _: c.epochs),
     "inference_flops": Measure("FLOPs of serving one token", "FLOPs", inference_flops),
     "lifetime_flops": Measure("FLOPs of training and of serving", "FLOPs", lifetime_flops),
     "memory_bytes": Measure("bytes of a training step on all chips", "bytes", memory_bytes),
     "kv_bytes": Measure("bytes of keys and values of one sequence", "bytes", kv_bytes),
-    "chip_hours": Measure("hours of one chip that training takes", "chip-hours", chip_hours),
-    "expansion": Measure("total over active parameters", "", _of_shape(lambda d: d.expansion)),
+    "chip_hours": Measure("chip-hours of training", "chip-hours", chip_hours),
+    "expansion": Measure("total / active parameters", "", _of_shape(lambda d: d.expansion)),
     "expert_expansion": Measure(
-        "routed experts per one that serves a token", "", _of_shape(lambda d: d.expert_expansion)
+        "routed experts per routed expert that serves a token", "", _of_shape(lambda d: d.expert_expansion)
     ),
     "active_experts": Measure("experts that serve a token", "", _of_shape(lambda d: d.active_experts)),
-    "routed_share": Measure("routed experts as a share of those that serve a token", "", _routed_share),
+    "routed_share": Measure("routed experts as a share of the experts that serve a token", "", _routed_share),
     "activation_ratio": Measure(
-        "experts that serve a token, shared ones included, as a share of all",
+        "experts that serve a token, including shared experts, as a share of all experts",
         "",
         _of_shape(lambda d: d.activation_ratio),
     ),
-    "granularity": Measure("twice the model's width over an expert's", "", _of_shape(lambda d: d.granularity)),
+    "granularity": Measure("twice the model's width / an expert's width", "", _of_shape(lambda d: d.granularity)),
 }
 """Measures by name. All of them are constant or linear in tokens."""

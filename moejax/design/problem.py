@@ -24,11 +24,11 @@ from moejax.wording import option_hint
 
 STARTS = 8
 SAME = 1e-6
-"""Tolerance of the objective within which starts agree on the lowest value."""
+"""Tolerance of the objective within which a start counts as reaching the lowest value."""
 NOTHING = 1e-9
-"""Nats per e-fold below which a multiplier is rounding."""
+"""Size of a multiplier, in nats per e-fold, below which it is rounding error."""
 AT_THE_END = 1e-3
-"""Distance in e-folds from a bound of the search within which an optimum is at the bound."""
+"""Distance from a bound of the search, in e-folds, within which an optimum counts as at the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def program(self) -> CompiledProblem:
-        """Return the compiled form."""
+        """Return the compiled form of the problem."""
         chosen = {c.name for c in self.space.coordinates}
         asked = [*self.merged_constraints(), self.goal]
         measured = [name for name in MEASURES if name in asked and name not in chosen]
@@ -52,45 +52,47 @@ class Problem:
 
     @property
     def goal_name(self) -> str:
-        """Return the name of the objective among an optimum's values; the law's output may differ from a loss."""
+        """Return the name of the objective among an optimum's values: the law's output if the goal is the loss."""
         return self.program.output if self.goal == "loss" else self.goal
 
     def check(self) -> None:
-        """Raise ``UserError`` for constraints without effect, that contradict each other, or that cannot be
-        measured."""
+        """Raise ``UserError`` for unknown or contradictory constraints, and for constraints that cannot be measured."""
         program = self.program
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
         reads = f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}"
         if not program.coordinates:
-            raise UserError(f"{reads}: nothing is to be chosen.")
+            raise UserError(f"{reads}, so a design has nothing to choose.")
         may_be_0 = {"loss", *(c.name for c in program.coordinates if c.linear)}
         for constraint in self.constraints:
             if constraint.name not in known:
                 raise UserError(unknown(constraint.name, constraint.name, known))
             above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)
             if math.isnan(constraint.low) or not above:
-                raise UserError(f"{constraint} cannot be kept by a number above 0; give a bound above 0.")
+                raise UserError(f"No number above 0 satisfies {constraint}; give a bound above 0.")
             least = next((c for c in program.coordinates if c.name == constraint.name and c.least), None)
             if least is not None and constraint.high < least.low:
                 raise UserError(
-                    f"{constraint} cannot be: {least.name}, {least.meaning}, is {least.low:g} or more; give "
+                    f"{constraint} is impossible: {least.name} ({least.meaning}) is at least {least.low:g}; give "
                     f"{least.low:g} or more."
                 )
         for constraint in self.merged_constraints().values():
             if constraint.low > constraint.high:
                 raise UserError(
-                    f"{constraint.name} is to be at least {constraint.low:g} and at most {constraint.high:g}; drop one."
+                    f"{constraint.name} cannot be at least {constraint.low:g} and at most {constraint.high:g}; drop a "
+                    "bound."
                 )
         if self.goal != "loss" and self.goal not in MEASURES:
             raise UserError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
         if self.goal != "loss" and not any(constraint.name == "loss" for constraint in self.constraints):
-            raise UserError(f"The least {self.goal} is that of no model at all; give the loss it must reach.")
+            raise UserError(
+                f"Minimising {self.goal} needs a bound on the loss; give the loss that the model must reach."
+            )
         spends = [c.name for c in self.constraints if c.name in ("flops", "lifetime_flops", "chip_hours")]
         held = any(c.name == "tokens" and c.low > 0 for c in self.constraints)
         if spends and not held and {"tokens", "flops"}.isdisjoint(self.law.inputs):
             raise UserError(
-                f"{reads} and not tokens, so it cannot split {spends[0]} between size and tokens; hold the tokens, or "
-                f"ask another law."
+                f"{reads} but not tokens, so it cannot split {spends[0]} between size and tokens; fix the tokens, or "
+                f"choose another law."
             )
         middle = {c.name: float(c.plain(sum(c.scaled(s) for s in c.starts) / 2)) for c in program.coordinates}
         with float64():
@@ -99,12 +101,12 @@ class Problem:
                 if MEASURES[name].of(candidate, self.assumptions) is None:
                     asked = next((c.said for c in self.constraints if c.name == name and c.said), name)
                     raise UserError(
-                        f"{asked} cannot be constrained: {reads}, and from these alone it does not follow. Choose a "
-                        f"shape{option_hint(' (--shape)')}, or leave the constraint out."
+                        f"{asked} cannot be constrained: {reads}, and these do not determine it. Choose a shape"
+                        f"{option_hint(' (--shape)')}, or leave the constraint out."
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:
-        """Return one constraint per name: several of one name must all hold."""
+        """Return one constraint per name, which combines all constraints with this name."""
         merged = {name: Constraint(name=name, low=low) for name, low in self.space.at_least.items()}
         for constraint in self.constraints:
             known = merged.get(constraint.name, constraint)
@@ -114,7 +116,7 @@ class Problem:
         return merged
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lower and upper bounds of every measure of the program, on the scale of the search."""
+        """Return the lower and upper bounds of all measures of the program, on the scale of the search."""
         program, constraints = self.program, self.merged_constraints()
         coordinates = {c.name: c for c in program.coordinates}
         low, high = np.full(len(program.names), -np.inf), np.full(len(program.names), np.inf)
@@ -137,7 +139,7 @@ class Problem:
         return value if linear else math.log(value) if 0 < value < math.inf else math.copysign(math.inf, value - 1)
 
     def weight(self) -> np.ndarray:
-        """Return the weights of the measures: 1 for the minimised one."""
+        """Return the weights of the measures: 1 for the goal, else 0."""
         return np.asarray([float(name == self.goal) for name in self.program.names])
 
 
@@ -148,17 +150,17 @@ class Optimum:
     problem: Problem
     point: np.ndarray
     values: Mapping[str, float]
-    """Coordinates and measures in plain numbers, and the loss."""
+    """Coordinates, measures and the loss, as plain numbers."""
     multipliers: Mapping[str, float]
     """Decrease of the goal if a binding constraint is loosened by one e-fold (or nat); negative for a lower bound."""
     unidentified: tuple[str, ...]
-    """Coordinates on which neither goal nor constraints depend."""
+    """Coordinates that affect neither the goal nor the constraints."""
     agreeing: float
     """Share of the starts that converged to this optimum."""
 
 
 class Unbounded(UserError):
-    """The law has no optimum under these constraints."""
+    """Error for a law without an optimum under the given constraints."""
 
 
 def of_sizes(
@@ -169,8 +171,8 @@ def of_sizes(
     Constraints may be in the letters of the law's paper. ``active_params`` is the active-parameter convention
     (``laws/active_params.py``) for a law that reads the number of experts; None for the default.
 
-    A constraint on unique tokens becomes one on tokens for a law without repetition. For a law with repetition, tokens
-    are not repeated unless unique tokens are constrained.
+    For a law without repetition, a constraint on unique tokens becomes a constraint on tokens. For a law with
+    repetition, tokens are not repeated unless unique tokens are constrained.
     """
     constrained = any(constraint.name == "unique_tokens" for constraint in constraints)
     if constrained and "unique_tokens" not in law.inputs:
@@ -185,7 +187,7 @@ def of_sizes(
 
 
 def lanes_of(problems: Sequence[Problem]) -> Lane:
-    """Combine problems of one program as lanes."""
+    """Stack problems of one program, so that they are solved together."""
     bounds = [problem.bounds() for problem in problems]
     with float64():
         laws = jax.tree.map(lambda *leaves: np.asarray(leaves, np.float64), *[problem.law for problem in problems])
@@ -198,11 +200,11 @@ def lanes_of(problems: Sequence[Problem]) -> Lane:
 
 
 def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimum:
-    """Return the optimum of the problem from many starts.
+    """Return the optimum of the problem, searched from several starts.
 
     Raises:
       UserError: constraints are unknown, contradict each other, or cannot hold together.
-      Unbounded: the goal still falls at a bound of the search, so that the law has no optimum under these constraints.
+      Unbounded: the goal still falls at a bound of the search, so the law has no optimum under these constraints.
     """
     problem.check()
     program = problem.program
@@ -226,7 +228,7 @@ def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimu
 
 
 def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) -> Optimum:
-    """Return one lane as an optimum."""
+    """Return one solution as an optimum."""
     program = problem.program
     point, measures = solved.points[lane], solved.measures[lane]
     with float64():
@@ -250,7 +252,7 @@ def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) 
 
 
 def at_the_end(optimum: Optimum) -> list[tuple[str, float]]:
-    """Return the coordinates at a bound of the search that is not a constraint, with that bound."""
+    """Return the coordinates at a bound of the search that is not a constraint, with this bound."""
     constraints = optimum.problem.merged_constraints()
     ends = []
     for i, c in enumerate(optimum.problem.space.coordinates):
@@ -266,7 +268,7 @@ def at_the_end(optimum: Optimum) -> list[tuple[str, float]]:
 
 
 def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
-    """Return Sobol points within the coordinates' ranges of initial guesses, as far as constraints allow."""
+    """Return Sobol points within the coordinates' ranges of initial guesses, clipped to the constraints."""
     coordinates = problem.space.coordinates
     low, high = (bound[: len(coordinates)] for bound in problem.bounds())
     drawn = sobol(len(coordinates), 1 << max(count - 1, 1).bit_length(), seed)[:count]
@@ -276,7 +278,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
 
 
 def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
-    """Return whether each coordinate affects neither goal nor constraints at any start."""
+    """Return a mask of the coordinates that affect neither the goal nor the constraints at any start."""
     slopes = local(program, points, lanes["law"]).jacobian[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)
@@ -291,18 +293,17 @@ def _conflict(problem: Problem, solved: Solved) -> str:
     constraints, coordinates = problem.merged_constraints(), {c.name: c for c in problem.space.coordinates}
     if names and all(name in coordinates and coordinates[name].starts_at_high for name in names):
         return (
-            f"Under {', '.join(map(str, problem.constraints))} tokens return so often that "
-            f"{type(problem.law).__name__} is "
-            f"flat, and the search did not converge; give a smaller budget, or more unique tokens."
+            f"Under {', '.join(map(str, problem.constraints))}, tokens are repeated so often that "
+            f"{type(problem.law).__name__} is flat, and the search did not converge; give a smaller budget, or more "
+            f"unique tokens."
         )
     ends = {name: Constraint(name=name, low=c.low, high=c.high) for name, c in coordinates.items()}
     said = [str({**ends, **constraints}[name]) for name in names if name in {**ends, **constraints}]
     if not finite[best] > 1e-5:
         return f"The search did not converge under {', '.join(map(str, problem.constraints))}; give more starts."
     return (
-        f"These cannot all hold: {'; '.join(said) or ', '.join(map(str, problem.constraints))}. The nearest choice "
-        f"misses "
-        f"by a factor {math.exp(min(float(finite[best]), 50)):.3g}; loosen one of them."
+        f"These constraints cannot all hold: {'; '.join(said) or ', '.join(map(str, problem.constraints))}. The "
+        f"nearest design violates them by a factor {math.exp(min(float(finite[best]), 50)):.3g}; loosen a constraint."
     )
 
 
@@ -312,8 +313,7 @@ def _endless(optimum: Optimum, ends: Sequence[tuple[str, float]]) -> str:
     better = "rises" if what == "efficiency_leverage" else "falls"
     names = {name for name, _ in ends}
     return (
-        f"Under {type(optimum.problem.law).__name__} the {what} still {better} where the search ends, at {words}: "
-        f"within "
-        f"these constraints the law has no optimum, and a number would be yours and not the law's. Constrain or hold "
-        f"{' or '.join(sorted(names))}, or what it costs (params_total, memory_bytes, tokens, flops)."
+        f"Under {type(optimum.problem.law).__name__} the {what} still {better} at the bound of the search, {words}, so "
+        f"the law has no optimum within these constraints. Constrain or fix "
+        f"{' or '.join(sorted(names))}, or a cost (params_total, memory_bytes, tokens, flops)."
     )

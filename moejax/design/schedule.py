@@ -1,7 +1,7 @@
-"""Find the schedule of minimum loss at a horizon under a law of loss curves, by the law's gradient in every rate.
+"""Find the schedule with the lowest loss at a horizon under a loss-curve law, by the law's gradient in the rates.
 
-After the warm-up the rate never rises. It is the peak times the exponential of minus the accumulated decrease, a sum of
-squares at knots, so that no constraint remains. Between knots its logarithm is linear.
+After the warm-up the rate never rises. It is the peak times the exponential of minus a sum of squares at knots, so the
+problem has no constraints. Between knots the logarithm of the rate is linear.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Rates = Float[np.ndarray, " updates"]
 KNOTS = 200
 """Maximum number of knots of the schedule after the warm-up."""
 FINAL = 1e-3
-"""Minimum rate as a fraction of the peak, because laws use negative powers of rates."""
+"""Minimum rate as a fraction of the peak, since laws use negative powers of rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestSchedule:
-    """The optimum of a law, compared with usual schedules."""
+    """The optimal schedule of a law, compared with usual schedules."""
 
     rates: Rates
     """Learning rate of every update."""
@@ -45,7 +45,7 @@ class BestSchedule:
 
     @property
     def decays_from(self) -> int:
-        """Return the update after which the rate stays below 99 % of its peak."""
+        """Return the number of updates after which the rate stays below 99 % of its peak."""
         return int(np.flatnonzero(self.rates >= 0.99 * self.rates.max())[-1]) + 1
 
     @property
@@ -55,7 +55,7 @@ class BestSchedule:
 
 
 def warmed_up(peak: float, warmup: int, after: Float[np.ndarray, " after"]) -> Rates:
-    """Return a schedule with linear warm-up to its peak, followed by fractions of the peak."""
+    """Return a schedule with linear warm-up to the peak, followed by the fractions ``after`` of the peak."""
     return peak * np.concatenate([np.arange(1, warmup + 1) / max(warmup, 1), after])
 
 
@@ -74,7 +74,7 @@ def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
 
 
 def final_loss(law: Law, rates: jax.Array | np.ndarray) -> Number:
-    """Return the loss after the last update of a schedule, exactly; differentiable in law and rates."""
+    """Return the law's loss after the last update of a schedule; differentiable in law and rates."""
     return law(sums_at(rates))
 
 
@@ -121,21 +121,21 @@ def check_horizon(steps: int, warmup: int, peak: float) -> None:
       UserError: the horizon leaves no updates after the warm-up, or the peak is not above 0.
     """
     if not peak > 0:
-        raise UserError(f"The peak learning rate is {peak:g}; give one above 0.")
+        raise UserError(f"The peak learning rate must be above 0; got {peak:g}.")
     if steps < (least := warmup + FEWEST_AFTER_WARMUP):
         raise UserError(
-            f"A horizon of {steps:,} steps leaves {max(steps - warmup, 0):,} after the warm-up of {warmup:,}; give "
-            f"{least:,} steps or more."
+            f"A horizon of {steps:,} steps leaves {max(steps - warmup, 0):,} steps after the warm-up of "
+            f"{warmup:,}; give {least:,} steps or more."
         )
 
 
 def best_schedule(law: Law, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
-    """Return the rates, not rising after the warm-up, with the minimum loss after ``steps`` updates.
+    """Return the schedule with the lowest loss after ``steps`` updates whose rate does not rise after the warm-up.
 
-    The result is as far from the fitted schedules as the law permits: an extrapolation, to be verified by training.
+    The schedule may be far from the fitted schedules, so verify this extrapolation by training.
 
     Raises:
-      UserError: as ``check_horizon``.
+      UserError: the horizon leaves no updates after the warm-up, or the peak is not above 0.
     """
     check_horizon(steps, warmup, peak)
     objective = _Objective(type(law), int(steps), int(warmup))

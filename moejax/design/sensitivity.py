@@ -27,21 +27,21 @@ class Price:
 
     constraint: Constraint
     multiplier: float
-    """Change of the goal per e-fold (per nat for the loss) of the bound, from the multiplier."""
+    """Change of the goal per e-fold of the bound (per nat for a loss bound), from the multiplier."""
     resolved: float
-    """Change of the goal from solving again with the bound slightly larger and smaller."""
+    """The same change, from solving again with a slightly larger and a slightly smaller bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
-    """The range of a coordinate within which the loss rises by no more than stated while the others adapt."""
+    """The range of a coordinate within which the loss rises by at most a given amount while other coordinates adapt."""
 
     name: str
     low: float
     high: float
     best: float
     ends: tuple[bool, bool]
-    """True where low or high is a bound of the search or a constraint, not a rise of the loss."""
+    """True for ``low`` or ``high`` if it is a bound of the search or a constraint, not set by the rise of the loss."""
 
     @property
     def is_wide(self) -> bool:
@@ -50,11 +50,11 @@ class Flat:
 
 
 UNMOVED = 1e-6
-"""Tolerance in nats for losses that are equal up to the precision of the search."""
+"""Tolerance, in nats, within which losses are equal to the precision of the search."""
 
 
 def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Optimum | None]:
-    """Solve problems of one program, each from a nearby optimum; None where there is no optimum."""
+    """Solve problems of one program, each from a nearby optimum; None if a problem has no optimum."""
     left = [{c.name for c in o.problem.space.coordinates} & set(o.unidentified) for o in near]
     lanes = lanes_of(problems)
     points = np.stack([o.point for o in near])
@@ -70,12 +70,12 @@ def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Op
 
 
 def within_the_search(optima: Sequence[Optimum | None]) -> list[Optimum | None]:
-    """Return the optima, with None for those at a bound of the search that is not a constraint."""
+    """Return the optima, with None for optima at a bound of the search that is not a constraint."""
     return [None if one is None or at_the_end(one) else one for one in optima]
 
 
 def prices(optimum: Optimum) -> list[Price]:
-    """Return every binding constraint, the most expensive first, with its price verified by solving again."""
+    """Return the prices of all binding constraints, the most expensive first, each verified by solving again."""
     problem, constraints = optimum.problem, optimum.problem.merged_constraints()
     binding = [constraints[name] for name in optimum.multipliers if name in constraints]
     if not binding:
@@ -92,7 +92,7 @@ def prices(optimum: Optimum) -> list[Price]:
 
 
 def goal_of(optimum: Optimum) -> float:
-    """Return the minimised objective: a loss, minus the logarithm of a leverage, or the logarithm of a cost."""
+    """Return the value of the minimised objective: a loss, -log of a leverage, or log of a cost."""
     problem = optimum.problem
     if problem.goal != "loss":
         return math.log(optimum.values[problem.goal])
@@ -101,9 +101,9 @@ def goal_of(optimum: Optimum) -> float:
 
 
 def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
-    """Return the range of every coordinate, one at a time, within a rise of the loss and all constraints.
+    """Return the range of each coordinate within which the loss rises by at most ``within`` and all constraints hold.
 
-    The other coordinates adapt. If the loss is a constraint, the cost may rise by that fraction instead.
+    The other coordinates adapt. If the loss is a constraint, the log cost may rise by ``within`` instead.
     """
     problem = optimum.problem
     decided = [c for c in problem.space.coordinates if c.name not in optimum.unidentified]
@@ -135,10 +135,10 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
 
 
 def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
-    """Return the coordinates whose values over more than a factor of ten have the same loss while the others adapt.
+    """Return the coordinates that can change by more than a factor of ten at the same loss while the others adapt.
 
     Args:
-      flat: region for a larger rise of the loss.
+      flat: flat region for a larger rise of the loss.
     """
     if not any(one.is_wide for one in flat):
         return ()
@@ -146,14 +146,14 @@ def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
 
 
 def under_laws(optimum: Optimum, laws: Law) -> list[Optimum | None]:
-    """Return the optimum under every law of a stack, such as a bootstrap; None for a law without one."""
+    """Return the optimum under every law of a stack, such as a bootstrap; None for a law without an optimum."""
     count = len(jax.tree.leaves(laws)[0])
     each = [jax.tree.map(lambda leaf, i=i: float(leaf[i]), laws) for i in range(count)]
     return within_the_search(solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each]))
 
 
 def along(optimum: Optimum, name: str, values: Sequence[float]) -> list[Optimum | None]:
-    """Return the optimum with an upper bound at each of several values."""
+    """Return the optima with an upper bound on ``name`` at each of several values."""
     problems = [_with(optimum.problem, Constraint(name=name, high=value)) for value in values]
     return within_the_search(solve_again([optimum] * len(values), problems))
 

@@ -1,7 +1,7 @@
-"""Compile problems and solve many at once: augmented Lagrangian, then Newton on the optimality conditions.
+"""Compile problems and solve many at once, by an augmented Lagrangian and Newton's method on the optimality conditions.
 
-The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws are arguments of every lane, and weights and
-constraints are not compiled, so one program serves a problem under many laws, budgets and goals.
+The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Problems are solved in batches; each problem of a batch is a
+lane. Laws, weights and constraints are arguments, so one program serves many laws, budgets and goals.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from moejax.float64 import float64
 from moejax.laws.law import Law
 
 Lane = Mapping[str, Any]
-"""Mapping with ``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
+"""Mapping with ``law``, and with ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty`` per measure."""
 
 GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp.log(leverage)}
-"""Objectives by the name of a law's output."""
+"""Objectives by law output."""
 
 
 def output_of(law: Law) -> str:
-    """Return the output of a law that is an objective of designs.
+    """Return the law's output that is minimised or maximised by designs.
 
     Raises:
-      UserError: the law has no such output.
+      UserError: the law has no output of ``GOALS``.
     """
     known = [name for name in GOALS if name in law.outputs]
     if not known:
         raise UserError(
-            f"The law {type(law).__name__} predicts {', '.join(law.outputs)}, and neither a loss nor a leverage: "
-            f"there is nothing to minimise. Ask it of a design with `moejax predict`."
+            f"The law {type(law).__name__} predicts {', '.join(law.outputs)}, but a design needs a law that predicts a "
+            f"loss or a leverage. Evaluate this law at a design with `moejax predict`."
         )
     return known[0]
 
 
 @dataclass(frozen=True)
 class CompiledProblem:
-    """The compiled form of problems."""
+    """The static part of problems that share a compiled program."""
 
     space: Space
     assumptions: CostAssumptions
@@ -61,11 +61,11 @@ class CompiledProblem:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the measures, in order."""
+        """Return the names of coordinates and measures, in order."""
         return (*(c.name for c in self.coordinates), *self.measured, "loss")
 
     def values(self, point: jax.Array) -> dict[str, jax.Array]:
-        """Return the coordinates in plain numbers."""
+        """Return the coordinates as plain numbers."""
         return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
 
     def measured_at(self, point: jax.Array, law: Law) -> jax.Array:
@@ -79,7 +79,7 @@ class CompiledProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """Measures of many points, each in its lane, with their derivatives with respect to the point."""
+    """Measures at many points, one per lane, and their derivatives with respect to the point."""
 
     measures: Float[np.ndarray, "lanes measures"]
     """Coordinates on the scale of the search, then the results of ``measured_at``."""
@@ -87,12 +87,12 @@ class Local:
     second: Float[np.ndarray, "lanes measures coordinates coordinates"]
 
     def hessian(self, forces: Float[np.ndarray, "lanes measures"]) -> np.ndarray:
-        """Return the Hessians [lanes, coordinates, coordinates] of the measures weighted by ``forces``."""
+        """Return the Hessians [lanes, coordinates, coordinates] of the sums of measures weighted by ``forces``."""
         return np.einsum("lm,lmyz->lyz", forces, self.second)
 
 
 def local(program: CompiledProblem, points: np.ndarray, laws: Law) -> Local:
-    """Compute measures and derivatives."""
+    """Compute the measures at ``points`` and their derivatives."""
     with float64():
         measures, jacobian, second = (np.asarray(part) for part in _local(program, points, laws))
     lanes, size = points.shape
@@ -105,8 +105,8 @@ def local(program: CompiledProblem, points: np.ndarray, laws: Law) -> Local:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _local(program: CompiledProblem, points: jax.Array, laws: Law) -> tuple[jax.Array, jax.Array, jax.Array]:
-    # One program from one trace computes everything, because compilation takes most of the time of a design. With few
-    # coordinates, forward-mode derivatives give the smaller program.
+    # Compilation takes most of the time of a design, so one program from one trace computes everything. With few
+    # coordinates, forward-mode derivatives give a smaller program.
     def one(point: jax.Array, law: Law) -> tuple[jax.Array, jax.Array, jax.Array]:
         def measured(z: jax.Array) -> tuple[jax.Array, jax.Array]:
             measured = program.measured_at(z, law)
@@ -125,15 +125,15 @@ def _local(program: CompiledProblem, points: jax.Array, laws: Law) -> tuple[jax.
 ROUNDS = 14
 """Maximum number of multiplier updates."""
 FEASIBLE = 1e-7
-"""Tolerance of constraints in e-folds (or nats)."""
+"""Tolerance of constraints, in e-folds (or nats)."""
 TOGETHER = 8
 """Number of lanes that are solved together."""
 MOST_STEPS = 100
 """Maximum number of steps per round."""
 LONGEST, SHORTEST = 4.0, 1e-9
-"""Maximum step in e-folds along one direction of curvature, and step length below which a lane stops."""
+"""Maximum step along one eigenvector of the Hessian, in e-folds, and step length below which a lane stops."""
 FLAT = 1e-7
-"""Norm of the gradient, relative to a value above 1, at which a round ends."""
+"""Norm of the gradient at which a round ends, relative to the objective if that exceeds 1."""
 STEPS = 12
 """Number of final Newton steps."""
 
@@ -155,7 +155,7 @@ class Solved:
     values: Float[np.ndarray, " lanes"]
     """Value of the objective."""
     signs: Bool[np.ndarray, " lanes"]
-    """True if every multiplier has the sign of an active constraint."""
+    """True if every multiplier has the sign that its active constraint requires."""
 
     @property
     def holds(self) -> Bool[np.ndarray, " lanes"]:
@@ -166,11 +166,11 @@ class Solved:
 
 
 def solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
-    """Solve every lane from its point; ``lanes`` has ``law``, ``weight``, ``low`` and ``high`` with an entry per
-    lane."""
+    """Solve every lane from its point in ``points``; ``law``, ``weight``, ``low`` and ``high`` of ``lanes`` have an
+    entry per lane."""
     points, parts = np.asarray(points, float), []
     for first in range(0, len(points), TOGETHER):
-        # A constant number of lanes needs one compilation.
+        # A constant number of lanes needs only one compilation.
         index = np.minimum(np.arange(first, first + TOGETHER), len(points) - 1)
         parts.append(_solve(program, points[index], jax.tree.map(lambda x, i=index: np.asarray(x)[i], lanes)))
     joined = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Solved)}
@@ -199,11 +199,10 @@ def _solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
 
 
 def _minimise(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
-    """Minimise the augmented Lagrangian near every point: a multiplier and a quadratic penalty for constraint
-    violations.
+    """Minimise the augmented Lagrangian from every point.
 
-    Newton steps along the directions of curvature are accepted only downhill, with an adaptive maximum length. They are
-    computed in NumPy for all lanes together, so that the search needs no compilation.
+    Newton steps along the Hessian's eigenvectors have an adaptive maximum length and are accepted only if they decrease
+    the value. They are computed in NumPy for all lanes together, so that the search needs no compilation.
     """
 
     def lagrangian(at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,7 +215,7 @@ def _minimise(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.n
         return value, np.einsum("lm,lmz->lz", forces, here.jacobian), here.hessian(forces) + bent
 
     points, longest = np.array(points), np.ones(len(points))
-    # A non-finite point stays where it is, and no step leads to one.
+    # A non-finite point does not move, and no step leads to a non-finite point.
     with np.errstate(all="ignore"):
         value, gradient, hessian = lagrangian(points)
         unfinished = np.isfinite(value) & np.isfinite(hessian).all(axis=(1, 2))
@@ -241,7 +240,7 @@ def _minimise(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.n
 
 
 def _penalties(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
-    """Return penalties for which an e-fold of violation costs about ten times its gain in the objective."""
+    """Return penalties with which an e-fold of violation costs about ten times its gain in the objective."""
     slopes = local(program, points, lanes["law"]).jacobian
     gain = np.linalg.norm(np.einsum("lm,lmz->lz", lanes["weight"], slopes), axis=1)
     steep = np.maximum((slopes**2).sum(axis=2), 1e-6)
@@ -249,16 +248,16 @@ def _penalties(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Flo
 
 
 def _outside(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    # An infinite measure without a bound has no distance: NaN, which no lane accepts.
+    # An infinite measure without a bound gives NaN, which no lane accepts.
     with np.errstate(invalid="ignore"):
         return values - np.clip(values, low, high)
 
 
 def _finish(program: CompiledProblem, points: np.ndarray, multipliers: np.ndarray, lanes: Lane) -> Solved:
-    """Take Newton steps on the residuals of the optimality conditions while they decrease.
+    """Run Newton steps on the optimality conditions as long as their residuals decrease.
 
-    The residuals are the gradient of the goal with the constraints' multipliers, and the violations of the binding
-    constraints. The multiplier of a constraint that does not bind stays 0.
+    The residuals are the gradient of the Lagrangian and the violations of binding constraints. The multiplier of a
+    constraint that does not bind stays 0.
     """
     low, high = lanes["low"], lanes["high"]
     binds, size = (multipliers != 0) | (low == high), points.shape[1]
@@ -288,7 +287,7 @@ def _finish(program: CompiledProblem, points: np.ndarray, multipliers: np.ndarra
 
 @dataclass(frozen=True, kw_only=True)
 class _Conditions:
-    """The optimality conditions at a point of every lane."""
+    """The optimality conditions at each lane's point."""
 
     points: np.ndarray
     multipliers: np.ndarray
@@ -322,7 +321,7 @@ def _conditions(
 
 
 def _step(slopes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Return the Newton step of a lane's point and multipliers; NaN if its derivatives are not finite."""
+    """Return the Newton step of a lane's point and multipliers; NaN if derivatives are not finite."""
     if not (np.isfinite(slopes).all() and np.isfinite(wrong).all()):
         return np.full(len(wrong), np.nan)
     return np.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]

@@ -1,4 +1,4 @@
-"""Summarise designs as ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
+"""Summarise designs as a ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
 
 from __future__ import annotations
 
@@ -37,25 +37,27 @@ def _columns(*names: str) -> list[Column]:
 
 
 def summary(name: str, decision: DesignResult) -> Result:
-    """Summarise one law: the model to train, prices of constraints, value of repetition, and published models."""
+    """Summarise a design: the model to train, prices of constraints, value of repetition, and published models."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     notes = _to_train(decision)
     if optimum.unidentified:
-        notes.append(f"Nothing here depends on {', '.join(optimum.unidentified)}: they are not decided.")
+        notes.append(
+            f"Neither the goal nor the constraints depend on {', '.join(optimum.unidentified)}, so no value is chosen."
+        )
     if optimum.agreeing < 1:
-        notes.append(f"{optimum.agreeing:.0%} of the starts ended here.")
+        notes.append(f"{optimum.agreeing:.0%} of the starts reached this optimum.")
     warnings = []
     if decision.undecided:
         warnings.append(
-            f"The law decides no {listed(decision.undecided, 'and no')}: values of more than a factor of ten have the "
-            f"same loss, as the rest adapts. Those below are where the search began."
+            f"The law does not determine {listed(decision.undecided)}: values that differ by more than a factor of ten "
+            f"have the same loss, because the rest adapts. The values below are the starting values of the search."
         )
     if built is not None and (far := built.prediction.extrapolated):
-        warnings.append(f"What to train lies beyond what the law was fitted to: {', '.join(beyond_in_words(far))}.")
+        warnings.append(f"The model to train is outside the law's fitted range: {', '.join(beyond_in_words(far))}.")
     if built is not None and built.prediction.as_dense:
         warnings.append(AS_DENSE)
     rate = _rate(decision)
-    notes += [f"{rate.sentence} The config has learning_rate auto, which takes it."] if rate else []
+    notes += [f"{rate.sentence} In the config, learning_rate is auto, which uses this rate."] if rate else []
     constraints = "; ".join(map(str, optimum.problem.constraints))
     intervals = {
         key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})
@@ -126,13 +128,13 @@ def _to_train(decision: DesignResult) -> list[str]:
     trained = built.prediction.values if optimum.problem.goal == "loss" else built.measures
     values = [*([] if shape is optimum else [optimum.values]), shape.values, trained]
     costs = [_cost(before[goal], after[goal], goal) for before, after in itertools.pairwise(values)]
-    cost = f"whole numbers, in multiples that hardware likes, {costs[-1]}"
+    cost = f"integers in hardware-friendly multiples {costs[-1]}"
     assumptions, about = shape.problem.assumptions, ""
     if shape is not optimum:
         more = "again" if costs[-1].startswith("save") else "more"
         cost = f"layers, widths and heads {costs[0]} over sizes alone, and {cost} {more}"
         about = (
-            " Constraints, ranges and intervals are about sizes alone, whose FLOPs are 6·N·D; those of the other "
+            " Constraints, ranges and intervals refer to sizes alone, with FLOPs of 6·N·D; the FLOPs of the other "
             f"columns are counted layer by layer{option_hint(f' (--convention {assumptions.convention})')}."
         )
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
@@ -141,20 +143,22 @@ def _to_train(decision: DesignResult) -> list[str]:
         f" and the activations of {format(assumptions.memory_tokens)} tokens" if assumptions.memory_tokens else ""
     )
     written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
-    exact = option_hint(" --exact-shape builds the whole numbers nearest to the optimum, whatever hardware likes.")
+    exact = option_hint(
+        " --exact-shape builds the integers nearest to the optimum instead of hardware-friendly multiples."
+    )
     return [
         f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}. In {goal}, {cost}.{about}",
-        f"chip_hours are of chips of {assumptions.chip_flops:.3g} FLOP/s at {assumptions.mfu:.0%} of it{speed}; "
-        f"memory_bytes are {assumptions.bytes_per_param:g} bytes a parameter{activations}.",
+        f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}; "
+        f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter{activations}.",
         f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",
-        f"What the law does not read, as depth, heads and vocabulary, is as in {_likeness(shape)}, in proportion to "
-        f"the width or in number ({argument('like')} for another).",
+        f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: in "
+        f"proportion to the width, or in number. Choose another architecture with {argument('like')}.",
     ]
 
 
 def _likeness(shape: Optimum) -> str:
-    """Return the published model that gives the proportions, or a phrase for another architecture."""
+    """Return the name of the published model that gives the proportions, or "the architecture given"."""
     like = getattr(shape.problem.space, "like", None)
     return next((name for name, model in CATALOGUE.items() if model.architecture == like), "the architecture given")
 
@@ -170,7 +174,7 @@ def _prices(decision: DesignResult) -> Table:
     unit = "d loss / d log bound" if goal == "loss" else f"d log {goal} / d log bound (of the loss: / nat)"
     columns = (Column("constraint"), Column(unit, ".5f"), Column("by solving again", ".5f"))
     rows = [[str(price.constraint), price.multiplier, price.resolved] for price in decision.prices]
-    return Table("What the constraints are worth", columns, rows)
+    return Table("Prices of the constraints", columns, rows)
 
 
 def _repeats(decision: DesignResult) -> list[Table]:
@@ -182,17 +186,17 @@ def _repeats(decision: DesignResult) -> list[Table]:
     unique = format(repeats.unique_tokens)
     shown = {"this answer": decision.optimum.values}
     if repeats.once is not None:
-        shown[f"no token twice: tokens <= {unique}"] = repeats.once.values
+        shown[f"no repetition: tokens <= {unique}"] = repeats.once.values
     if repeats.endless is not None:
         endless = {**repeats.endless.values, "epochs": 1.0}
-        shown["all tokens different, without end"] = endless
+        shown["unlimited unique tokens"] = endless
         if repeats.endless_loss is not None and repeats.endless_epochs is not None:
             here = {"epochs": repeats.endless_epochs, "loss": repeats.endless_loss}
-            shown[f"the same, on the {unique} there are"] = endless | here
+            shown[f"the same, with {unique} unique tokens"] = endless | here
     rows = [[name, *(values[key] for key in (*names, "loss"))] for name, values in shown.items()]
     columns = (Column(""), *_columns(*names), Column("loss", ".4f"))
-    notes = [] if repeats.once is not None else ["Without repeats nothing keeps these constraints."]
-    return [Table("What repeating tokens is worth", columns, rows, notes)]
+    notes = [] if repeats.once is not None else ["No design without repeated tokens satisfies these constraints."]
+    return [Table("Value of repeated tokens", columns, rows, notes)]
 
 
 def _published(decision: DesignResult) -> list[Table]:
@@ -210,18 +214,18 @@ def _published(decision: DesignResult) -> list[Table]:
 
 
 def with_extrapolation(result: Result, designs: str, beyond: Mapping[str, float]) -> Result:
-    """Add a warning about the extrapolation of ``designs`` beyond the fitted range, if any."""
+    """Add a warning if ``designs`` are outside the fitted range; ``designs`` is the beginning of the sentence."""
     if not beyond:
         return result
-    warning = f"{designs} beyond what the law was fitted to: {', '.join(beyond_in_words(beyond))}."
+    warning = f"{designs} outside the law's fitted range: {', '.join(beyond_in_words(beyond))}."
     return replace(result, warnings=[warning, *result.warnings], data=result.data | {"extrapolated": dict(beyond)})
 
 
 def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tokens: float | None) -> Result:
-    """Prepend the assumptions on active parameters, and on laws without repetition.
+    """Prepend the assumptions about active parameters and about laws without repetition.
 
     Args:
-      problems: solved problems, by the name of their law.
+      problems: solved problems, by name of the law.
       unique_tokens: number of unique tokens, if given.
     """
     assumed = list(dict.fromkeys(one.space.assumes for one in problems.values() if one.space.assumes))
@@ -229,43 +233,43 @@ def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tok
     hard = [name for name, one in problems.items() if "unique_tokens" not in one.law.inputs]
     if unique_tokens is not None and hard:
         assumed.append(
-            f"No price for repeated tokens: {', '.join(hard)}. To these {format(unique_tokens)} unique tokens are a "
-            f"hard constraint on tokens; data_constrained has a price."
+            f"{', '.join(hard)}: no model of repeated tokens, so {format(unique_tokens)} unique tokens limit the "
+            f"tokens. The law data_constrained models repetition."
         )
     first = [Table("", notes=assumed)] if assumed else []
     return replace(result, tables=[*first, *result.tables], data=data)
 
 
 def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAssumptions) -> Result:
-    """Add the results of ``on_chips``, as a warning if one sequence per chip exceeds its memory."""
+    """Add the results of ``on_chips``, as a warning if one sequence per chip exceeds the chip's memory."""
     data = result.data | {"on_chips": on_chips}
     if not on_chips:
         return replace(result, data=data)
     memory, limit = on_chips["memory_bytes_a_chip"], on_chips["memory_limit_bytes_a_chip"]
     said = (
         f"On {on_chips['chips']:.0f} chips: {on_chips['days']:.3g} days at {assumptions.mfu:.0%} of "
-        f"{assumptions.chip_flops:.3g} FLOP/s; {format_bytes(memory)} a chip at {assumptions.bytes_per_param:g} bytes "
-        f"a parameter"
+        f"{assumptions.chip_flops:.3g} FLOP/s; {format_bytes(memory)} per chip at {assumptions.bytes_per_param:g} "
+        f"bytes per parameter"
     )
     if assumptions.memory_tokens:
         said += f", activations of {format(assumptions.memory_tokens)} tokens included."
         return replace(result, notes=[*result.notes, said], data=data)
     with_one = on_chips["memory_bytes_a_chip_with_a_sequence_each"]
     said += (
-        f", without activations; with one sequence of {assumptions.sequence_length} tokens on each, "
-        f"{format_bytes(with_one)}"
+        f", without activations; {format_bytes(with_one)} with one sequence of {assumptions.sequence_length} tokens "
+        f"per chip"
     )
     if limit is None or with_one <= limit:
         return replace(result, notes=[*result.notes, f"{said}."], data=data)
     tokens = f"{on_chips['chips'] * assumptions.sequence_length:.0f}"
-    said += f": more than the {format_bytes(limit)} there are. Count them: --memory-tokens {tokens}."
+    said += f", which exceeds the {format_bytes(limit)} per chip. Include activations with --memory-tokens {tokens}."
     return replace(result, warnings=[*result.warnings, said], data=data)
 
 
 def laws_summary(
     optima: Mapping[str, Optimum | str], constraints: Sequence[Constraint], beyond: Mapping[str, Mapping[str, float]]
 ) -> Result:
-    """Summarise every law's optimum, or the reason why there is none, and its extrapolation ``beyond`` the fitted
+    """Summarise each law's optimum, or the reason for none, and the optimum's extrapolation ``beyond`` the fitted
     range."""
     decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
     none = {name: one for name, one in optima.items() if isinstance(one, str)}
@@ -273,11 +277,11 @@ def laws_summary(
         f"Every law under {'; '.join(map(str, constraints))}",
         (Column("law"), *_columns(*SIDE_BY_SIDE, "loss")),
         [[name, *_sizes(one), one.values.get("loss")] for name, one in decided.items()],
-        ["Losses of different laws are of different data and tokenisers: compare the designs."],
+        ["The laws' losses refer to different data and tokenisers; compare the designs, not the losses."],
     )
     return Result(
         warnings=[
-            f"{name}, beyond what it was fitted to: {', '.join(beyond_in_words(far))}."
+            f"The optimum of {name} is outside the law's fitted range: {', '.join(beyond_in_words(far))}."
             for name, far in beyond.items()
             if far
         ],
@@ -298,7 +302,7 @@ def _sizes(optimum: Optimum | None) -> list[float | None]:
 
 
 def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
-    """Summarise the best design of every budget, the best dense one, and the dense one of equal size."""
+    """Summarise, for every budget, the best design, the best dense model, and the dense model of equal size."""
 
     def output(optimum: Optimum | None) -> float | None:
         return None if optimum is None else optimum.values[optimum.problem.program.output]
@@ -311,11 +315,11 @@ def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
         for p in points
     ]
     notes = [
-        "dense: the best of the budget. At equal N, C: the dense model as large in all; tokens ×: of the best, per one "
-        "of its tokens."
+        "dense: the best dense model of the budget. At equal N, C: the dense model with the same total parameters and "
+        "FLOPs. tokens ×: tokens of the best design per token of this dense model."
     ]
     if any(p.best is None for p in points):
-        notes.append("Where a row has no sizes the law has no optimum within the constraints.")
+        notes.append("In rows without sizes, the law has no optimum within the constraints.")
     sizes = _columns(*SIDE_BY_SIDE, "loss", "dense")
     columns = [Column(name, format), *sizes, Column("at equal N, C", ".4f"), Column("tokens ×", format)]
     data = [
@@ -332,7 +336,7 @@ def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
 
 
 def landscape_summary(law: str, landscape: Landscape) -> Result:
-    """Summarise the law's output by two coordinates."""
+    """Summarise the law's best output as a table over two coordinates."""
     (first, second), heights = landscape.names, landscape.heights.tolist()
     rows = [[value, *row] for value, row in zip(landscape.values[0], heights, strict=True)]
     head = Column(f"{first} \\ {second}", functools.partial(format, digits=3))
