@@ -1,4 +1,4 @@
-"""Generate candidates for further training: architectures like given ones, of other sizes, around a table's range."""
+"""Generate candidate runs: architectures with given proportions, in sizes around a table's range."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from moejax.minimise import sobol
 from moejax.wording import argument, option_hint
 
 COUNT = 1024
-"""Number of candidates to keep."""
+"""Maximum number of candidates."""
 DRAWN = 4096
 """Number of shapes to draw for each given architecture."""
 BEYOND = 0.25
-"""Distance beyond a range, as a share of it, from which points are drawn before they are clipped to its bounds."""
+"""Distance beyond a range, as a share of its width, up to which points are drawn before clipping to the range."""
 REACH = 4.0
-"""Largest ratio of a candidate to the table's runs; for ratios, such as total over active, in both directions."""
+"""Largest ratio of a candidate's sizes to the table's runs; for ratios such as total / active, in both directions."""
 SIZES = ("params_active", "params_total", "tokens", "flops")
-"""Fields that are no smaller than in the table. Laws fail below it, and the criterion would prefer cheap runs."""
+"""Fields that are not smaller than in the table. Laws fail for smaller runs, and the criterion would prefer cheap runs.
+"""
 WIDTHS = tuple(int(16 * 2 ** (i / 2)) for i in range(21))
-"""Search grid for the widths whose sizes match the table."""
+"""Search grid for widths whose parameter counts match the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Runs that could be trained."""
+    """Runs that could be trained next."""
 
     design: Design
     """Fields with an entry per candidate."""
     flops: Float[np.ndarray, " candidates"]
-    """Training FLOPs of each candidate alone."""
+    """Training FLOPs of each candidate."""
     architectures: tuple[Architecture, ...] = ()
     """Architecture of each candidate, if known."""
     labels: tuple[str, ...] = ()
-    """Name of each candidate in the user's table; empty for an architecture that is not in it."""
+    """Name of each candidate in the user's table; empty for an architecture that is not in the table."""
 
     def __len__(self) -> int:
         return len(self.flops)
 
     def only(self, kept: Sequence[int] | np.ndarray) -> Candidates:
-        """Return some candidates, by index."""
+        """Return the candidates with these indices."""
         numbers = [int(i) for i in np.asarray(kept)]
         return Candidates(
             design=design_from({name: np.asarray(v)[numbers] for name, v in known(self.design).items()}),
@@ -63,7 +64,7 @@ class Candidates:
 
 
 def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
-    """Return the rows of a table that lists candidate runs without results.
+    """Return the rows of a table of candidate runs without results.
 
     Raises:
       UserError: the table has neither FLOPs, nor active parameters and tokens.
@@ -74,7 +75,7 @@ def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
     elif design.params_active is not None and design.tokens is not None:
         flops = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
     else:
-        raise UserError("What a candidate costs is not known; add a column flops, or params_active and tokens.")
+        raise UserError("The candidates have no cost; add a column flops, or columns params_active and tokens.")
     return Candidates(design=design, flops=np.asarray(flops, float), labels=tuple(labels))
 
 
@@ -90,25 +91,27 @@ def like(
     least_tokens: float = 1.0,
     seed: int = 0,
 ) -> Candidates:
-    """Return shapes like the given ones, at most ``reach`` times as large as the table's largest run.
+    """Return shapes with the given architectures' proportions, at most ``reach`` times as large as the table's largest
+    run.
 
-    Parameters and tokens are no smaller than in the table, and tokens per parameter are within ``reach`` of its range.
-    The inputs of the laws are varied as in ``moejax design`` (``design.shapes``): the width always, and the number of
-    experts, top-k, expert width and shared experts if they are in ``inputs``. Other sizes keep their ratio to the
-    width. There are at most as many unique tokens as in the table.
+    Parameters and tokens are not smaller than in the table, and tokens per parameter are within a factor of ``reach``
+    of the table's range. Inputs of the laws are varied like in ``moejax design`` (``design.shapes``): the width always,
+    and the number of experts, top-k, expert width and shared experts if they are in ``inputs``. Other sizes keep their
+    ratio to the width. Unique tokens do not exceed the table's maximum.
 
     Raises:
       UserError: no candidate is within the budget, or an input is not part of a shape.
     """
     if other := [name for name in inputs if name not in FIELDS and name not in DERIVED]:
         raise UserError(
-            f"The law reads {', '.join(other)}, which no architecture has. Use params_active, params_total, "
-            f"tokens or other sizes in its place{option_hint(', or list the candidate runs with --candidates')}."
+            f"The law reads {', '.join(other)}, which an architecture does not determine. Use params_active, "
+            f"params_total, tokens or other sizes instead"
+            f"{option_hint(', or list the candidate runs with --candidates')}."
         )
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
     box = {name: _around(c, _sizes(runs.design, name)[runs.weight > 0], reach) for name, c in spaces.items()}
-    # The reaches of several varied sizes would multiply, so that dependent sizes get the same bounds as chosen ones.
+    # Several varied sizes multiply their reach, so dependent sizes get the same bounds as varied sizes.
     for name in ("params_active", "params_total"):
         if name not in box and getattr(runs.design, name) is not None:
             own = _sizes(runs.design, name)[runs.weight > 0]
@@ -132,15 +135,15 @@ def like(
         inside &= (ratio >= own.min() / reach) & (ratio <= own.max() * reach)
     if not inside.any():
         raise UserError(
-            f"No shape like the given ones is within {reach:g} times the sizes of the table's runs; give a closer "
-            f"one ({argument('like')}), or a larger {argument('reach')}."
+            f"No shape with the given proportions is within {reach:g} times the sizes of the table's runs; give an "
+            f"architecture closer to the table ({argument('like')}), or a larger {argument('reach')}."
         )
     cheapest = flops[inside].min()
     inside &= flops <= most_flops
     if not inside.any():
         raise UserError(
             f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
-            f"cheapest drawn costs {cheapest:.3g}); give a larger {argument('flops')} or {argument('reach')}."
+            f"cheapest candidate costs {cheapest:.3g}); give a larger {argument('flops')} or {argument('reach')}."
         )
     kept = np.flatnonzero(inside)
     if len(kept) > count:
@@ -152,8 +155,8 @@ def like(
 def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count dimensions"]:
     """Return points spread evenly over a unit cube and its faces.
 
-    The most informative runs are at the bounds of the ranges, which interior points rarely approach. A sixth of these
-    points is at either bound of each range.
+    The most informative runs are at the bounds of the ranges, which interior points rarely approach. A sixth of the
+    points is at each bound of each range.
     """
     cube = sobol(dimensions, count, seed)
     return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
@@ -180,7 +183,7 @@ def _around(coordinate: Coordinate, values: np.ndarray, reach: float) -> tuple[f
 def _drawn(
     given: Architecture, inputs: tuple[str, ...], runs: Runs, box: Mapping[str, Any], reach: float, seed: int
 ) -> Iterable[tuple[Architecture, float]]:
-    """Yield integer shapes like the given one, with tokens, spread evenly in the logarithms of the varied sizes."""
+    """Yield integer shapes with the given proportions, and tokens, spread evenly in the logarithms of varied sizes."""
     chosen = [c.name for c in Shapes(given, inputs).coordinates if c.name not in ("model_dim", "tokens")]
     ranges = {name: _range(name, given, box) for name in chosen}
     ranges |= {"model_dim": _widths(given, box), "tokens": box.get("tokens", (1.0, 1.0))}

@@ -1,13 +1,13 @@
 """Compute the remaining uncertainty after further runs: the expected variance of an answer, averaged over laws.
 
-Every run adds to a few sums (information of each law, disagreement of each pair of laws). The variance is a function of
-these sums. Under one law this is c-optimality (V-optimality for several answers at once). With several laws, each in
-turn is taken as the true one. Its variance is added to the squared distances to the other laws' answers, weighted by
-the weights that the runs still leave to these laws. The evidence against a law is its residual sum of squares after a
-refit, as in T-optimality. It is a minimum over linear functions of the numbers of runs, so it is concave.
+Every run adds to a few sums (information for each law, disagreement of each pair of laws). The variance is a function
+of these sums. With one law, this is c-optimality (V-optimality for several answers). With several laws, each law in
+turn is assumed to be true. Its variance is added to the squared distances to the other laws' answers, weighted by these
+laws' posterior weights after the runs. The evidence against a law is its residual sum of squares after a refit, as in
+T-optimality. It is a minimum over linear functions of the numbers of runs, so it is concave.
 
-The runs of a model share a random effect with ``ratio`` times the variance of the noise. It is one more unknown per
-model. The sums after its elimination (Woodbury) are again concave in the numbers of runs: for products of x and y,
+The runs of a model share a random effect with ``ratio`` times the variance of the noise, an additional unknown per
+model. After its elimination (Woodbury), the sums are still concave in the numbers of runs: for products of x and y,
 sum(x·y) - luck · sum(x) · sum(y) over a model's m runs, with luck = ratio / (1 + m · ratio).
 """
 
@@ -26,25 +26,26 @@ from moejax.float64 import float64
 
 Array = jax.Array | np.ndarray
 PosteriorArrays = dict[str, Any]
-"""Arrays of all laws from ``posterior_arrays``, the inputs of compiled functions."""
+"""Arrays of all laws from ``posterior_arrays``; inputs of compiled functions."""
 Sums = dict[str, Any]
 """Sums over runs, by name.
 
-``inverse``: inverse information of each law. ``taken``: vector per law whose square one more run subtracts from it.
-``residual_squares`` and ``cross_term``: sums per pair of squares, and of products with slopes. Per model: ``runs``,
-its number of runs, and sums over its runs, ``slopes`` for each law and ``apart`` for each pair.
+``inverse``: inverse information of each law. ``taken``: vector per law; one more run subtracts its outer product from
+``inverse``. ``residual_squares`` and ``cross_term``: per pair of laws, sums of squared differences and of differences
+times derivatives. Per model: ``runs``, its number of runs, and sums over its runs: ``slopes`` per law, ``apart`` per
+pair.
 """
 
 
 def posterior_arrays(
     posteriors: Sequence[LaplacePosterior], *, rivals: bool = True, region: bool = False
 ) -> PosteriorArrays:
-    """Return the posteriors as arrays; a pair is (true law, law fitted to it).
+    """Return the posteriors as arrays; a pair is (true law, law fitted to the true law's predictions).
 
     Args:
-      rivals: True if one of the laws is true, False if each law predicts an output of its own.
-      region: True to minimise the sum of the answers' variances, False for the mean of their ratios to the variances
-        before.
+      rivals: True if the laws compete to predict one output, False if each law predicts its own output.
+      region: True to minimise the sum of the answers' variances, False to minimise the mean ratio of each variance to
+        its value before the runs.
     """
     first = posteriors[0]
     ratio, runs = first.shared / (1 - first.shared), np.sum(first.model_runs**2, axis=0)
@@ -79,7 +80,7 @@ def posterior_arrays(
 
 
 def sums(known: PosteriorArrays, counts: Array) -> Sums:
-    """Return the sums over the runs so far and ``counts`` of every candidate, which need not be integers."""
+    """Return the sums over the runs so far and ``counts`` runs of every candidate; counts may be fractional."""
     laws, model, before = known["laws"], known["model"], known["model_runs"]
 
     def by_model(start: Array, values: Array) -> Array:
@@ -120,8 +121,8 @@ def _luck(known: PosteriorArrays, runs: Array) -> Array:
 def with_run(known: PosteriorArrays, so_far: Sums, candidate: int | Array) -> Sums:
     """Return the sums with one more run of a candidate, by the Sherman-Morrison formula.
 
-    The information of a run is its difference from the expectation given its model's earlier runs and their shared
-    random effect. Sums by model are unchanged, because the result describes one additional run only.
+    The information of a run is its difference from its expectation given the model's earlier runs and their shared
+    random effect. Sums by model are unchanged, because the result is not used to add further runs.
     """
     laws, model = known["laws"], known["model"][candidate]
     luck = _luck(known, so_far["runs"][model])
@@ -141,7 +142,7 @@ def with_run(known: PosteriorArrays, so_far: Sums, candidate: int | Array) -> Su
 def _squared(so_far: Sums, law: int, vectors: Array) -> Array:
     """Return the quadratic forms of vectors with a law's inverse information.
 
-    The rank-one reduction by one more run is subtracted here, so that no inverse is computed per candidate.
+    The rank-one update for one more run is subtracted here, so that no inverse is computed per candidate.
     """
     inverse = jnp.einsum("...f,fg,...g->...", vectors, so_far["inverse"][law], vectors)
     return inverse - (vectors @ so_far["taken"][law]) ** 2
@@ -171,7 +172,7 @@ def _variances_before(known: PosteriorArrays) -> Array:
 
 
 def _refitted_residual(sums_so_far: Sums, true: int, other: int) -> Array:
-    """Return the residual sum of squares of the other law after a refit to the predictions of the true one."""
+    """Return the other law's residual sum of squares after a refit to the true law's predictions."""
     pair = f"{true} {other}"
     return sums_so_far["residual_squares"][pair] - _squared(sums_so_far, other, sums_so_far["cross_term"][pair])
 

@@ -1,7 +1,7 @@
 """Plan the runs to train next: their order, and the expected uncertainty of the answers.
 
-First the best real numbers of runs are found by the Frank-Wolfe algorithm. Then integer runs are added one by one, and
-exchanged as long as an exchange lowers the variance.
+The Frank-Wolfe algorithm first finds the best fractional number of runs per candidate. Integer runs are then added one
+by one, and exchanged as long as an exchange lowers the variance.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ STEPS = 60
 LINE_SEARCH_POINTS = 12
 """Number of points in a line search."""
 PRICES = 60
-"""Number of bisections of the price of FLOPs, to floating-point precision."""
+"""Number of bisections for the price of FLOPs, enough for floating-point precision."""
 CLOSE = 0.005
 """Relative gap to the bound at which the search ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunBudget:
-    """Limits on FLOPs, runs, and repeats of one candidate."""
+    """Limits on FLOPs, runs, and repeats of a candidate."""
 
     flops: float
     runs: int
     repeats: int = 1
-    """Maximum number of repeats of one candidate."""
+    """Maximum number of runs of one candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Relaxed:
     left: float
     """Remaining share of the variance."""
     bound: float
-    """Lower bound of the remaining share for this budget, valid if the share is convex in the counts: under one law."""
+    """Lower bound of the remaining share for this budget; valid only for a single law, whose share is convex."""
 
 
 def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget: RunBudget) -> Relaxed:
-    """Find the real numbers of runs that minimise the variance within a budget."""
+    """Find the fractional numbers of runs that minimise the variance within a budget."""
     counts, bound = np.zeros(len(cost)), 0.0
     with float64():
         left = 1.0
@@ -84,10 +84,10 @@ def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget
 
 
 def corner(slope: np.ndarray, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
-    """Return the feasible numbers of runs with the steepest descent of the share.
+    """Return the feasible numbers of runs that minimise the linearised share (``slope``).
 
-    This is a linear program with two constraints. At a price of FLOPs the best runs have the steepest slope minus
-    price; bisection finds the price at which they use the whole budget.
+    This is a linear program with two constraints. At a given price of FLOPs, the best runs have the lowest slope plus
+    cost. Bisection finds the price at which they use the whole budget.
     """
 
     def at(price: float) -> np.ndarray:
@@ -141,8 +141,8 @@ def exchange(
 ) -> Counts:
     """Return the number of runs of each candidate: the best of three starts, each improved by exchanges.
 
-    One start is the relaxed numbers (rounded up from 0.7). Two start from no runs, filled by the largest gain per FLOP
-    or by the largest gain.
+    One start uses the relaxed numbers (rounded up from 0.7). Two starts begin with no runs and add the runs with the
+    largest gain per FLOP or the largest gain.
     """
     with float64():
         known = jax.tree.map(jnp.asarray, known)
@@ -157,7 +157,7 @@ def exchange(
 
 
 def _within(counts: Counts, cost: np.ndarray, budget: RunBudget) -> Counts:
-    """Return the counts cut to the budget, cheapest runs first."""
+    """Return the counts reduced to the budget, keeping the cheapest runs."""
     kept, counts = np.zeros_like(counts), np.minimum(counts, budget.repeats)
     for i in np.argsort(cost):
         for _ in range(counts[i]):
@@ -169,7 +169,7 @@ def _within(counts: Counts, cost: np.ndarray, budget: RunBudget) -> Counts:
 
 
 def _allowed(counts: Counts, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
-    """Return a mask of the candidates that fit in the budget once more."""
+    """Return a mask of the candidates of which one more run fits in the budget."""
     room = counts @ cost + cost <= budget.flops * (1 + 1e-9)
     return room & (counts < budget.repeats) & (counts.sum() < budget.runs)
 
@@ -206,7 +206,7 @@ def _swap(known: PosteriorArrays, cost: np.ndarray, budget: RunBudget, counts: C
 
 
 def in_order(known: PosteriorArrays, counts: Counts, cost: np.ndarray) -> list[int]:
-    """Return the runs in order of the largest gain per FLOP after the runs before."""
+    """Return candidate indices in training order: each run has the largest gain per FLOP after the earlier runs."""
     order, chosen = [], np.zeros(len(counts))
     with float64():
         while (chosen < counts).any():
@@ -218,7 +218,7 @@ def in_order(known: PosteriorArrays, counts: Counts, cost: np.ndarray) -> list[i
 
 
 def left_after(known: PosteriorArrays, order: list[int]) -> Float[np.ndarray, " runs"]:
-    """Return the remaining share of the variance after each run in turn."""
+    """Return the remaining share of the variance after each run of ``order``."""
     counts, shares = np.zeros(len(known["laws"][0]["slopes"])), []
     with float64():
         for one in order:
@@ -250,15 +250,15 @@ class ExperimentPlan:
     left: Float[np.ndarray, " runs"]
     """Remaining share of the answers' variance after each run."""
     before: Float[np.ndarray, " answers"]
-    """Standard deviation of every answer's logarithm, including the disagreement between several laws."""
+    """Standard deviation of every answer's logarithm, including the disagreement between laws."""
     after: Float[np.ndarray, " answers"]
     """Expected standard deviation after all runs."""
     bound: float
-    """Lower bound of the remaining share of the variance for this budget; 0 for several laws, without a bound."""
+    """Lower bound of the remaining share of the variance for this budget; 0 for several laws, which have no bound."""
     unidentified: tuple[tuple[bool, ...], ...]
-    """Per law, True for the answers that the runs so far do not identify."""
+    """Per law, a mask of the answers that the runs so far do not identify."""
     still_unidentified: tuple[tuple[bool, ...], ...]
-    """Per law, True for the answers that are still not identified with the new runs."""
+    """Per law, a mask of the answers that the new runs do not identify either."""
 
     @property
     def efficiency(self) -> float:
@@ -275,11 +275,11 @@ def choose_runs(
       flops: cost of every candidate.
 
     Raises:
-      UserError: no candidate is within the budget, or none is informative about the answers.
+      UserError: no candidate is within the budget, or no candidate is informative about the answers.
     """
     if not (flops <= budget.flops).any():
         raise UserError(
-            f"The cheapest candidate costs {flops.min():.3g} FLOPs and the budget is {budget.flops:.3g}; raise "
+            f"The cheapest candidate costs {flops.min():.3g} FLOPs, above the budget of {budget.flops:.3g}; raise "
             f"{argument('flops')}."
         )
     arrays = posterior_arrays(posteriors)
@@ -289,7 +289,7 @@ def choose_runs(
     if not order:
         noise = max(one.noise for one in posteriors)
         raise UserError(
-            f"No candidate makes the answers more certain at a noise of {noise:.3g} in log loss; correct "
+            f"With a noise of {noise:.3g} in log loss, no candidate reduces the uncertainty of the answers; correct "
             f"{argument('noise')}, or raise {argument('flops')}."
         )
     before, afterwards = (deviations(arrays, c) for c in (np.zeros(len(flops)), counts))
@@ -313,17 +313,17 @@ def _with(
 
 
 def deviations(arrays: PosteriorArrays, counts: np.ndarray) -> Float[np.ndarray, " answers"]:
-    """Return the expected standard deviation of every answer's logarithm after further runs."""
+    """Return the expected standard deviation of every answer's logarithm after ``counts`` further runs."""
     with float64():
         before = sums(arrays, np.zeros(len(counts)))
         return np.sqrt(np.asarray(variances(arrays, sums(arrays, np.asarray(counts, float)), before)))
 
 
 def weights(fits: Sequence[FitResult]) -> list[float]:
-    """Return the Akaike weights of laws fitted to the same runs: exp(-AICc / 2), normalised over these laws.
+    """Return the Akaike weights of laws fitted to the same runs: exp(-AICc / 2), normalised to sum to 1.
 
-    Burnham and Anderson (2002), Section 2.9. AICc accounts for a group's random effect (``information_criteria``). The
-    weights are not probabilities that a law is true, as all laws may be wrong.
+    See Burnham and Anderson (2002), Section 2.9. AICc accounts for a group's random effect (``information_criteria``).
+    The weights are not probabilities that a law is true, because all laws may be wrong.
     """
     scores = np.asarray([fit.aicc for fit in fits])
     if not np.isfinite(scores).any():

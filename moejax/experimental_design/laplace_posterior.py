@@ -1,4 +1,4 @@
-"""Compute the Laplace posterior of a law: its answers, their uncertainty, and the information of further runs."""
+"""Compute the Laplace posterior of a law: answers, their uncertainty, and the information from further runs."""
 
 from __future__ import annotations
 
@@ -23,48 +23,47 @@ from moejax.laws.law import Law
 from moejax.wording import argument, option_hint
 
 PRIOR = 2.0
-"""Prior standard deviation of a centred coefficient: in e-folds, or in units for a coefficient of any sign."""
+"""Prior standard deviation of a centred coefficient, in e-folds; linear for a coefficient without a fixed sign."""
 UNIDENTIFIED_SHARE = 0.5
-"""Share of an answer's variance from the prior above which the runs do not identify the answer."""
+"""Share of an answer's variance due to the prior above which the runs do not identify the answer."""
 
 
 class Undefined(UserError):
-    """Error for a law under which the answer is not a positive number."""
+    """Error for a law that gives an answer that is not a positive number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaplacePosterior:
-    """A law that is linear in its search coordinates around a point, with Gaussian noise in log loss.
+    """A law linearised in its search coordinates around a point, with Gaussian noise in log loss.
 
-    ``free`` are the coordinates of ``fit.objective.FitObjective``, in which a coefficient of one sign is a logarithm.
-    The runs of a group share a part of their noise. A model is an architecture that candidates train, possibly with
-    runs in the table.
+    ``free`` are the coordinates of ``FitObjective``, in which a coefficient with a fixed sign is a logarithm. The runs
+    of a group share a part of their noise. A model is an architecture of candidates; the table may have runs of it.
     """
 
     weight: float
-    """Akaike weight of the law among the given laws, from the runs so far."""
+    """Akaike weight of the law among all given laws, from the runs so far."""
     noise: float
     """Standard deviation of log loss."""
     shared: float
-    """Intraclass correlation: share of the noise variance that the runs of a group have in common."""
+    """Intraclass correlation: the share of the noise variance that is common to the runs of a group."""
     precision: Float[np.ndarray, "free free"]
-    """Inverse covariance of the coordinates, from the prior and a fit to the runs so far."""
+    """Inverse covariance of the coordinates, from the prior and the runs so far."""
     slopes: Float[np.ndarray, "candidates free"]
-    """Gradient of a candidate's log loss divided by the standard deviation of the noise that no other run shares."""
+    """Gradient of a candidate's log loss, divided by the standard deviation of its independent noise."""
     candidate_weights: Float[np.ndarray, " candidates"]
-    """Number of runs of ``noise`` that each candidate counts as: less than 1 if it is noisier."""
+    """Number of runs with standard deviation ``noise`` that each candidate counts as; below 1 if it is noisier."""
     predicted: Float[np.ndarray, " candidates"]
     """Predicted log loss of the candidates."""
     scores: Float[np.ndarray, "runs free"]
-    """Derivative of precision times the fitted coordinates with respect to a run's log loss."""
+    """Derivative of ``precision`` @ fitted coordinates with respect to each run's log loss."""
     fitted: Float[np.ndarray, " runs"]
     """Fitted log loss of the runs so far."""
     model: Int[np.ndarray, " candidates"]
     """Index of the model that a candidate trains."""
     model_runs: Float[np.ndarray, "runs models"]
-    """Root of the weight of each run so far in the column of its model, else 0."""
+    """Square root of each run's weight in the column of its model; 0 in other columns."""
     run_slopes: Float[np.ndarray, "runs free"]
-    """Gradients of the runs so far, as in ``slopes``, times the roots of their weights."""
+    """Gradients of the runs so far, scaled like ``slopes``, times the square roots of their weights."""
     answers: Float[np.ndarray, " answers"]
     """Logarithms of the answers."""
     answer_slopes: Float[np.ndarray, "answers free"]
@@ -81,13 +80,13 @@ class LaplacePosterior:
 
     @property
     def prior_share(self) -> Float[np.ndarray, " answers"]:
-        """Share of every answer's variance due to the prior: near 1, the runs do not identify it."""
+        """Share of every answer's variance due to the prior; near 1 if the runs do not identify the answer."""
         moved = self.answer_slopes @ self.covariance
         return (moved**2).sum(axis=1) / PRIOR**2 / self.deviations**2
 
     @property
     def unidentified(self) -> tuple[bool, ...]:
-        """True for answers that the runs do not identify."""
+        """Mask of the answers that the runs do not identify."""
         return tuple((self.prior_share > UNIDENTIFIED_SHARE).tolist())
 
 
@@ -104,14 +103,14 @@ def laplace_posterior(
     output: str = "loss",
     candidate_weights: Float[np.ndarray, " candidates"] | None = None,
 ) -> LaplacePosterior:
-    """Return the posterior of a law given runs, linear around a point.
+    """Return the posterior of a law given runs, linearised at ``law``.
 
     Args:
-      law: the fitted law, or another law to linearise around.
+      law: the fitted law, or another law to linearise at.
       candidates: fields with an entry per candidate.
-      answers: functionals of a law with positive values.
-      noise: standard deviation of log loss between runs of one design and of weight 1.
-      shared: share of its variance that runs of one group have in common.
+      answers: functionals with positive values.
+      noise: standard deviation of log loss between runs of one design with weight 1.
+      shared: share of the noise variance that is common to the runs of a group.
       fixed: fixed coefficients.
       candidate_weights: number of runs that each candidate counts as; default 1.
 
@@ -120,9 +119,7 @@ def laplace_posterior(
       Undefined: an answer is not a positive number under this law.
     """
     if not noise > 0:
-        raise UserError(
-            f"The noise is {noise:g}; without scatter every run would tell everything. Give {argument('noise')}."
-        )
+        raise UserError(f"The noise is {noise:g}, but must be above 0; give {argument('noise')}.")
     fixed = dict(fixed or {})
     objective = FitObjective(type(law), Squared(), tuple(sorted(fixed)), output)
     data = data_of(objective, runs, fixed)
@@ -137,8 +134,8 @@ def laplace_posterior(
     if not (np.isfinite(values).all() and np.isfinite(answer_slopes).all()):
         around = option_hint(", or plan around published constants (--around)")
         raise Undefined(
-            f"Under the fitted {type(law).__name__} the requested quantity is not a positive number, so no "
-            f"run can make it more certain; ask for a loss as the target{around}."
+            f"The requested quantity is not a positive number under the fitted {type(law).__name__}, so no run "
+            f"can reduce its uncertainty; request a loss as the target{around}."
         )
     root, own = np.sqrt(runs.weight), noise * np.sqrt(1 - shared)
     rows = root[:, None] * old / own
@@ -166,10 +163,11 @@ def laplace_posterior(
 def _scores(
     rows: Float[np.ndarray, "runs free"], root: Float[np.ndarray, " runs"], group: np.ndarray, ratio: float
 ) -> Float[np.ndarray, "runs free"]:
-    """Return the score matrix that turns an unweighted fit of grouped runs into a sum over runs.
+    """Return the score matrix S that expresses an unweighted fit of grouped runs as a sum over runs.
 
-    With rows J, least squares has the covariance B⁻¹ · JᵀVJ · B⁻¹, B = JᵀJ and V = I + ratio · (1 within a group). Its
-    inverse is Sᵀ · J, and Sᵀ times the residuals is that inverse times the fit. With J = Q·R: S = Q · (QᵀVQ)⁻¹ · R.
+    With rows J, least squares has the covariance B⁻¹ · JᵀVJ · B⁻¹, where B = JᵀJ and V = I + ratio · (1 within a
+    group). The covariance's inverse is Sᵀ · J, and Sᵀ · residuals equals this inverse times the fit. With J = Q·R, S =
+    Q · (QᵀVQ)⁻¹ · R.
     """
     basis, size, turned = np.linalg.svd(rows, full_matrices=False)
     luck = sums_by_group(root[:, None] * basis, group)
@@ -182,7 +180,7 @@ def models(
 ) -> tuple[Int[np.ndarray, " candidates"], Int[np.ndarray, " models"]]:
     """Return the model index of every candidate, and the group of each model's runs so far (-1 for a new model).
 
-    As in a table of runs, designs that differ only in the length of training have one model.
+    Like in a table of runs, designs that differ only in the length of training belong to one model.
     """
     told_apart_by = [name for name in known(candidates) if not varies_within_a_group(name)]
     both = [name for name in told_apart_by if value_of(runs.design, name) is not None]

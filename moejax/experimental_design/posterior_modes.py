@@ -1,13 +1,13 @@
-"""Find the modes of a law's posterior for any number of runs: least squares with a prior, from many starts.
+"""Find the modes of a law's posterior for any number of runs, by least squares with a prior from many starts.
 
-A fit without a prior needs as many runs as the law has coefficients, and a linearisation around its optimum ignores
-other modes. With a prior around the centre of a fit's starts, fewer runs suffice. Every mode is kept, with its share of
-the posterior by Laplace's approximation. A plan accounts for all modes, and a run also has value if it distinguishes
-modes (``criterion.py``).
+A fit without a prior needs as many runs as the law has coefficients, and a linearisation at its optimum ignores other
+modes. With a prior centred at the middle of a fit's starts, fewer runs suffice. Each mode is kept with its share of the
+posterior by Laplace's approximation. A plan accounts for all modes, and also values runs that distinguish modes
+(``criterion.py``).
 
-No law holds everywhere, and its misfit at small runs is not independent noise: many such runs would dominate. If the
-runs support it, the noise therefore grows with the distance of a run from the asked designs, and a plan prefers nearer
-runs. If a few runs are outliers, the noise is a Student's t (``Noise``).
+No law holds everywhere, and its misfit at small runs is not independent noise, so that many small runs would dominate.
+If the runs support it, the noise therefore grows with the distance of a run from the target designs, and a plan prefers
+nearer runs. If a few runs are outliers, the noise has a Student's t distribution (``Noise``).
 """
 
 from __future__ import annotations
@@ -32,80 +32,76 @@ from moejax.laws.design import Design, design_from, in_units, known
 from moejax.minimise import least_squares
 
 DRAWN = 256
-"""Number of starts, drawn once."""
+"""Number of starts, which are drawn once."""
 FOLLOWED = 16
 """Number of best starts that are optimised."""
 LENGTHS = (64, 512)
-"""Padded numbers of rows that are compiled for, besides all rows."""
+"""Padded numbers of rows for which programs are compiled, in addition to all rows."""
 MOST = 3
 """Maximum number of modes to keep."""
 LEAST_SHARE = 0.01
-"""Smallest share of the posterior of a mode that is kept."""
+"""Smallest share of the posterior at which a mode is kept."""
 STEPS = 100
 """Maximum number of steps of a search."""
 GROWTHS = (0.0, 0.3, 1.0, 3.0)
-"""Candidate values for the growth of noise with the distance from the asked designs (``Noise``)."""
+"""Candidate values for the growth of noise with the distance from the target designs (``Noise``)."""
 TAILS = (0.0, 4.0)
 """Candidate degrees of freedom of the noise's Student's t; 0 for normal noise."""
 GROWTH_EVIDENCE, TAILS_EVIDENCE = 3.0, 6.0
-"""Minimum log evidence for growing noise over even noise, and for heavy tails over normal noise.
+"""Minimum log evidence for growing noise against constant noise, and for heavy tails against normal noise.
 
-Heavy tails can also explain the misfit of a law at costly runs, which are the ones to follow.
+Heavy tails could also discount costly runs that a law misfits, although the law should follow these runs.
 """
 LEVELS, SETTLED = 30, 0.01
-"""Maximum rounds for the level of noise with heavy tails, and the relative change at which it has converged."""
+"""Maximum rounds for the noise level with heavy tails, and the relative change at which the level has converged."""
 TRIED, TRIED_STEPS = 8, 30
-"""Number of local optima that are optimised for each of ``GROWTHS`` and ``TAILS``, and the steps of each of two passes.
-"""
+"""Number of local optima to optimise for each of ``GROWTHS`` and ``TAILS``, and steps of each of the two passes."""
 LOWEST = 0.1
-"""Share of the typical loss below which logarithms are continued by their tangent."""
+"""Share of the typical loss below which the logarithm is replaced by its tangent."""
 APART = 1.0
-"""Distance in posterior standard deviations below which two local optima are one mode."""
+"""Distance, in posterior standard deviations, below which two local optima count as one mode."""
 WIDER = 2.0
-"""Ratio of the prior's standard deviation to half the box of a fit's starts. A narrow prior would bias fits to few
-runs.
-"""
+"""Ratio of the prior's standard deviation to half the box of a fit's starts; a narrow prior would bias fits to few
+runs."""
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
-"""Prior noise of log losses around a law, and the number of runs that it counts as."""
+"""Prior noise of log losses around a law, and the number of runs that the prior counts as."""
 FACTOR, EDGE = 2.0, 0.1
-"""Factor and standard deviation of the prior on asked log losses.
+"""Factor and standard deviation of the prior on the log losses of target designs.
 
-They are expected in the range of the runs' log losses, widened on either side by its width and by the logarithm of this
-factor. Beyond, the prior is normal with this standard deviation.
+These are expected in the range of the runs' log losses, extended on each side by the range's width plus the logarithm
+of the factor. Beyond the extended range, the prior is normal with this standard deviation.
 """
 ASKED = 128
-"""Maximum number of asked designs that the prior evaluates, spread evenly over all."""
+"""Maximum number of target designs that the prior evaluates, spread evenly over all target designs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Noise of log losses around a law, misfit included."""
+    """Noise of log losses around a law, including misfit."""
 
     level: float
-    """Standard deviation of the nearest run."""
+    """Standard deviation of the run nearest to the target designs."""
     growth: float = 0.0
-    """Growth with distance: the variance of a run d e-folds farther than the nearest is 1 + (growth · d)² times its
-    own.
-    """
+    """Growth with distance: a run d e-folds farther than the nearest run has 1 + (growth · d)² times its variance."""
     tails: float = 0.0
     """Degrees of freedom of a Student's t with scale ``level``; 0 for normal noise."""
 
     def weights(self, farther: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
-        """Return the number of runs like the nearest that each run counts as, by its additional distance."""
+        """Return each run's weight relative to the nearest run, from its additional distance."""
         return 1 / (1 + (self.growth * np.maximum(farther, 0.0)) ** 2)
 
     def residuals(self, off: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the signed root of the deviance of residuals in units of their level, and its derivative."""
+        """Return the signed root of the deviance of residuals (in units of the level), and its derivative."""
         if not self.tails:
             return off, np.ones_like(off)
         root = np.sign(off) * np.sqrt((self.tails + 1) * np.log1p(off**2 / self.tails))
-        # Near 0 the function is linear, which avoids 0 / 0.
+        # Near 0 use the linear limit, which avoids 0 / 0.
         near = np.abs(root) < 1e-9
         slope = (self.tails + 1) * off / (self.tails + off**2) / np.where(near, 1.0, root)
         return root, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
 
     def counts(self, off: np.ndarray) -> np.ndarray:
-        """Return the number of normal runs that each run counts as for level and precision, by its residual."""
+        """Return the number of normal runs that each run counts as in level and precision, from its residual."""
         return (self.tails + 1) / (self.tails + off**2) if self.tails else np.ones_like(off)
 
     @property
@@ -118,9 +114,9 @@ class Noise:
 
 
 def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
-    """Return the distance of each run from the nearest asked design, in e-folds.
+    """Return the distance of each run from the nearest target design, in e-folds.
 
-    It is the root of the summed squares over the positive fields known in both; 0 if there are none.
+    The distance is Euclidean in the logarithms of the positive fields that both have; 0 if there are no such fields.
     """
     mine, others = known(runs), known(asked)
     both = [name for name in mine if name in others and np.ndim(mine[name]) == 1]
@@ -133,7 +129,7 @@ def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """One mode of a posterior."""
+    """A mode of a posterior."""
 
     point: Float[np.ndarray, " free"]
     share: float
@@ -141,13 +137,15 @@ class Mode:
 
 
 class PosteriorModes:
-    """The posterior of a law given some of the runs that could be trained.
+    """The posterior of a law given the trained runs of a pool.
 
     Args:
-      law: its class.
-      pool: runs that could be trained; only losses of runs marked as trained are read.
-      target: designs whose losses are asked for, if any; laws with implausible losses there are no modes (``FACTOR``).
-      apart: distance of each pool run from the asked designs, in e-folds (``distance``); without it, noise is even.
+      law: class of the law.
+      pool: runs that could be trained; only the losses of runs marked as trained are read.
+      target: designs whose losses are requested, if any; the prior excludes laws with implausible losses at these
+        designs (``FACTOR``).
+      apart: distance of each pool run from the target designs, in e-folds (``distance``); without it, noise is
+        constant.
       fixed: fixed coefficients.
     """
 
@@ -186,15 +184,15 @@ class PosteriorModes:
     def log_losses(
         self, points: Float[np.ndarray, "points free"], rows: np.ndarray
     ) -> tuple[Float[np.ndarray, "points rows"], Float[np.ndarray, "points rows free"]]:
-        """Return log losses of some rows of pool and target at points, and their derivatives (see ``LOWEST``)."""
-        # Rows and points are padded to few lengths, so that few programs are compiled.
+        """Return log losses at ``points`` for some rows of pool and target, and their derivatives (see ``LOWEST``)."""
+        # Rows and points are padded to a few lengths, so that few programs are compiled.
         batch = np.concatenate([points, np.repeat(points[-1:], FOLLOWED - len(points), axis=0)])
         with float64():
             values, slopes = _log_losses(self.objective, batch, {**self.data, "design": self._filled(rows.tobytes())})
         return np.asarray(values)[: len(points), : len(rows)], np.asarray(slopes)[: len(points), : len(rows)]
 
     def _filled(self, rows: bytes) -> Design:
-        """Return padded rows of the design; the last rows are cached, as a search asks for the same rows again."""
+        """Return padded rows of the design; the last result is cached for the next request of a search."""
         if self._last[0] != rows:
             numbers, every = np.frombuffer(rows, np.int64), length(self.design)
             filled = np.resize(numbers, min((n for n in LENGTHS if len(numbers) <= n < every), default=every))
@@ -211,13 +209,13 @@ class PosteriorModes:
         """Return the modes given the trained runs, the largest first, and the noise.
 
         Args:
-          noise: standard deviation of log loss for all runs; default: the residual noise of the best mode, growing with
-            the distance from the asked designs if the runs support it.
-          near: further starts.
+          noise: standard deviation of log loss for all runs; by default the residual noise of the best mode, which
+            grows with the distance from the target designs if the runs support it.
+          near: additional starts.
         """
         rows, seen = self.seen(trained)
         if not self.sized:
-            # The unit of losses is set by the first runs, so that coordinates stay the same in later calls.
+            # The first runs set the unit of losses, so that coordinates stay the same in later calls.
             self.data["typical"], self.sized = np.float64(np.exp(np.mean(seen))), True
         level = Noise(level=noise or USUAL_NOISE)
         points = np.concatenate([self.starts, *(np.asarray(p)[None] for p in near)])
@@ -225,7 +223,7 @@ class PosteriorModes:
         begun = points[np.argsort(value)[:FOLLOWED]]
         begun = np.concatenate([begun[: FOLLOWED - len(near)], *(np.asarray(p)[None] for p in near)])
         if noise is None:
-            # The first search only serves to estimate the unknown noise, so a few steps suffice.
+            # The first search only estimates the unknown noise, so few steps suffice.
             begun, value = self._followed(begun, rows, seen, level, STEPS // 3)
             level = self._likeliest_noise(begun[np.argsort(value)], rows, seen, level)
         points, value = self._followed(begun, rows, seen, level, STEPS)
@@ -240,7 +238,7 @@ class PosteriorModes:
         return least_squares(residuals, points, max_steps=steps)
 
     def _likeliest_noise(self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise) -> Noise:
-        """Return the noise with the growth and tails of highest evidence."""
+        """Return the noise whose growth and tails have the highest evidence."""
         tried, points = [], points[:TRIED]
         growths = GROWTHS if np.ptp(self.farther[rows]) > 0 else GROWTHS[:1]
         for growth, tails in itertools.product(growths, TAILS):
@@ -261,12 +259,12 @@ class PosteriorModes:
         return np.sqrt(noise.weights(self.farther[rows])) / noise.level
 
     def counted(self, noise: Noise, rows: np.ndarray, off: np.ndarray) -> Float[np.ndarray, " rows"]:
-        """Return ``roots``, reduced for runs with residuals ``off`` (in log loss) in the tails."""
+        """Return ``roots``, reduced for runs whose residuals ``off`` (in log loss) are in the tails."""
         root = self.roots(noise, rows)
         return root * np.sqrt(noise.counts(off * root))
 
     def weights(self, mode: Mode, trained: Bool[np.ndarray, " pool"], noise: Noise) -> Float[np.ndarray, " pool"]:
-        """Return the number of runs of the noise level that each trained run counts as under a mode; 1 for others."""
+        """Return the number of runs at the noise level that each run counts as under a mode; 1 if untrained."""
         (rows, seen), counts = self.seen(trained), np.ones(len(self.loss))
         (values,), _ = self.log_losses(mode.point[None], rows)
         counts[rows] = (noise.level * self.counted(noise, rows, values - seen)) ** 2
@@ -287,7 +285,7 @@ class PosteriorModes:
     def _residuals(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the residuals of runs, asked losses and prior, and their derivatives."""
+        """Return the residuals of the runs, of target losses and of the prior, and their derivatives."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
         runs, root = slice(len(rows)), self.roots(noise, rows)
         asked = values[:, len(rows) :]
@@ -303,7 +301,7 @@ class PosteriorModes:
         values, slopes = self.log_losses(point[None], rows)
         off = values[0] - seen
         if not np.isfinite(slopes).all():
-            return noise  # Refused by ``_ends``, in a sentence.
+            return noise  # ``_ends`` raises an error for this.
         for _ in range(LEVELS):
             before, counted = noise.level, self.counted(noise, rows, off)
             sizes = np.linalg.svd(slopes[0] * counted[:, None] * self.spread, compute_uv=False)
@@ -311,7 +309,7 @@ class PosteriorModes:
             square = np.sum((noise.level * counted * off) ** 2)
             runs = USUAL_RUNS + max(len(rows) - used, 0.0)
             noise = replace(noise, level=float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / runs)))
-            # With tails, the weight of a run depends on the level. Normal noise needs one round.
+            # With tails, a run's weight depends on the level. Normal noise needs only one round.
             if not noise.tails or abs(noise.level / before - 1) < SETTLED:
                 break
         return noise
@@ -333,14 +331,14 @@ class PosteriorModes:
             kept.append((points[i], float(evidence), precision))
         if not kept:
             raise UserError(
-                f"No start of {self.objective.law.__name__} ends where it has finite losses and slopes for "
+                f"No search of {self.objective.law.__name__} ends with finite losses and derivatives for "
                 f"{len(rows)} runs; check their sizes and losses."
             )
         return kept
 
 
 _End = tuple[np.ndarray, float, np.ndarray]
-"""End point of a search, its evidence, and the precision there."""
+"""End point of a search, with its evidence and precision."""
 
 
 def _shares(ends: Sequence[_End]) -> list[Mode]:
@@ -354,13 +352,13 @@ def _shares(ends: Sequence[_End]) -> list[Mode]:
 
 
 def expected(seen: np.ndarray) -> tuple[float, float]:
-    """Return the range in which log losses are expected, from the observed ones (see ``FACTOR``)."""
+    """Return the range of expected log losses, from the observed log losses (see ``FACTOR``)."""
     beyond = np.log(FACTOR) + np.ptp(seen)
     return float(seen.min() - beyond), float(seen.max() + beyond)
 
 
 def _continued_log(loss: jax.Array, lowest: jax.Array | float) -> jax.Array:
-    """Return the logarithm, and its tangent below ``lowest``, so that a search can pass through negative losses."""
+    """Return the logarithm, or its tangent below ``lowest``, so that a search can pass through negative losses."""
     return jax.numpy.where(
         loss > lowest,
         jax.numpy.log(jax.numpy.maximum(loss, lowest)),

@@ -1,6 +1,6 @@
-"""Propose the runs that answer a question, given a table of runs: fit, take the posterior, choose runs.
+"""Propose the runs that answer a question, given a table of runs: fit laws, compute posteriors, choose runs.
 
-Questions about a law become estimands here, and tables of runs or architectures become candidates.
+This module converts questions about a law to estimands, and tables of runs or architectures to candidates.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ class Proposal(Shown):
     plan: ExperimentPlan
     candidates: Candidates
     posteriors: Mapping[str, LaplacePosterior]
-    """Posteriors by law, or by mode of a law: the second is called NAME (mode 2)."""
+    """Posteriors by law, or by mode of a law: the second mode is called NAME (mode 2)."""
     noise: float
     """Standard deviation of log loss between runs of one design."""
     shared: float | None
-    """Share of its variance that the runs of a group have in common; None if unknown, and then 0 is assumed."""
+    """Share of the noise variance that is common to the runs of a group; None if unknown (0 is assumed)."""
     fits: Mapping[str, FitResult] = field(default_factory=dict)
-    """Fits by law; none for a law that was given."""
+    """Fits by law; laws given by ``around`` and laws planned by modes have none."""
     assumed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Values from published constants for coefficients that the runs do not determine, by law."""
+    """Published values, by law, of coefficients that the runs do not determine."""
     by_modes: tuple[str, ...] = ()
-    """Laws that were not fitted: the runs were planned for every mode of their posterior."""
+    """Laws without a fit, for which all modes of the posterior were used."""
     noises: Mapping[str, Noise] = field(default_factory=dict)
     """Noise of the modes, by law of ``by_modes``."""
     standard_errors: Mapping[str, Float[np.ndarray, " answers"]] = field(default_factory=dict)
-    """Standard errors of the answers' logarithms as in ``moejax fit``, by fitted law; NaN if unknown."""
+    """Standard errors of the answers' logarithms by fitted law, as ``moejax fit`` computes them; NaN if unknown."""
     instead: tuple[str, ...] = ()
-    """Coefficients that the runs were planned for, because the fitted law has no answer to the question."""
+    """Coefficients for which the runs were planned instead, because the fitted law has no answer to the question."""
     titles: tuple[str, ...] = ()
     """Titles of the questions, in the order of the answers."""
     inputs: tuple[str, ...] = ()
     """Inputs of the laws."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The table's names of columns, by ours, where they differ."""
+    """The table's column names, by moejax's names, where these differ."""
 
     def summary(self) -> Result:
-        """Return how well the answers are known, the runs to train, and how well they will be known then."""
+        """Return the current uncertainty of the answers, the runs to train, and the expected uncertainty after them."""
         return imported("experimental_design.summary").summary(self)
 
 
@@ -100,11 +100,11 @@ def propose_for(
     Args:
       targets: answers with their given quantities. An answer is ``loss``, a published model, a decision such as
         ``N*``, or a coefficient.
-      laws: classes by name.
+      laws: law classes by name.
       options: options of ``propose``.
 
     Raises:
-      UserError: a law has no such answer, the answer does not depend on the fitted output, or as in ``propose``.
+      UserError: like ``propose``; also if a law lacks an answer or the answer does not depend on the fitted output.
     """
     fixed = dict(fixed or {})
     asked = {name: [_target(what, given, law, tuple(fixed)) for what, given in targets] for name, law in laws.items()}
@@ -119,7 +119,7 @@ def propose_for(
 
 
 def inputs_of(laws: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the inputs of several laws, each once."""
+    """Return the inputs of several laws, without duplicates."""
     return tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
 
 
@@ -140,19 +140,19 @@ def propose(
     """Propose the runs that minimise the uncertainty of answers.
 
     Args:
-      laws: classes by name.
+      laws: law classes by name.
       answers: functionals with positive values by law, in the same order for all laws.
-      around: laws to linearise around instead of a fit, by name, such as if there are too few runs for a fit.
-      noise: standard deviation of log loss; default: the smallest residual noise of the fits. The intraclass
+      around: laws, by name, to linearise at instead of a fit, for example if there are too few runs for a fit.
+      noise: standard deviation of log loss; by default the smallest residual noise of the fits. The intraclass
         correlation is from the same fit.
-      modes: True to plan for every mode of a law's posterior, not around its best fit alone. This is always done for a
-        law with more coefficients than runs.
-      asked: designs whose losses are the answers, if any. Noise then grows with the distance from them; otherwise it
-        grows with the ratio of the largest FLOPs to a run's FLOPs.
-      options: options of ``fit_law``.
+      modes: True to plan for all modes of a law's posterior, not only for its best fit. This is always done for a law
+        with more coefficients than runs.
+      asked: designs whose losses are the answers, if any. The noise of modes may grow with the distance from these
+        designs; without them, with the ratio of the largest FLOPs to a run's FLOPs.
+        options: options of ``fit_law``.
 
     Raises:
-      UserError: as in ``fit_law`` and ``choose_runs``.
+      UserError: like ``fit_law`` and ``choose_runs``.
     """
     around, fixed = dict(around or {}), dict(fixed or {})
     apart = _apart(runs, candidates, asked)
@@ -177,7 +177,7 @@ def propose(
     for name, values in assumed.items():
         at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
     if noise is None and not fits and not searches:
-        raise UserError(f"How far runs scatter is not known without a fit; give {argument('noise')}, such as 0.003.")
+        raise UserError(f"The noise is unknown without a fit; give {argument('noise')}, such as 0.003.")
     shares = dict.fromkeys(laws, 1 / len(laws))
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
@@ -195,7 +195,7 @@ def propose(
     noise = scatter.noise if noise is None else noise
 
     def weighted(name: str) -> tuple[Runs, Any]:
-        """Return the runs and the weights of the candidates if noise is not even and normal."""
+        """Return the weighted runs, and the candidates' weights; None if the noise is constant and normal."""
         if name not in noises:
             return runs, None
         far = None if apart is None else noises[name].weights(apart[1] - apart[0].min())
@@ -258,7 +258,7 @@ def _standard_errors(fit: FitResult, runs: Runs, answers: Sequence[Functional]) 
 def _apart(
     runs: Runs, candidates: Candidates, asked: Design | None
 ) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " candidates"]] | None:
-    """Return the distance of runs and candidates from the asked designs, in e-folds; None if unknown."""
+    """Return the distances of runs and candidates from the requested designs, in e-folds; None if unknown."""
     if asked is not None:
         return distance(runs.design, asked), distance(candidates.design, asked)
     design = runs.design
@@ -274,7 +274,8 @@ def _apart(
 def _as_published(fit: FitResult) -> dict[str, float]:
     """Return the first published values of the coefficients that the runs do not determine.
 
-    At a fit without these coefficients no further run would seem informative about them; at published values runs are.
+    At the fitted values of these coefficients, no further run would seem informative about them; at published values,
+    runs are informative.
     """
     for sets in PUBLISHED.values():
         for one in sets.values():
@@ -300,19 +301,19 @@ def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[st
 
 
 def _check_output(asked: Mapping[str, Sequence[Estimand]], laws: Mapping[str, type], output: str) -> None:
-    """Raise ``UserError`` for targets that depend on another output of a law than the fitted one."""
+    """Raise ``UserError`` for targets that do not depend on the fitted output of a law."""
     for name, law in laws.items():
         if not (without := without_effect(law, output)):
             continue
         if wrong := [one.name for one in asked[name] if one.name in {*law.outputs, *without} - {output}]:
             raise UserError(
-                f"The target {wrong[0]} does not depend on the {output}, which is fitted; name the column of what it "
-                f"rests on by {argument('loss')}."
+                f"The target {wrong[0]} does not depend on the fitted {output}; choose the column of an output that it "
+                f"depends on with {argument('loss')}."
             )
 
 
 def _designs_of(answers: Sequence[Estimand]) -> Design | None:
-    """Return the designs of the requested losses, by their common names; None if other answers are requested."""
+    """Return the designs of the requested losses, with their common fields; None if other answers are requested."""
     if any(one.rule is not None or not one.given for one in answers):
         return None
     names = [name for name in answers[0].given if all(name in one.given for one in answers)]
@@ -320,10 +321,10 @@ def _designs_of(answers: Sequence[Estimand]) -> Design | None:
 
 
 def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict[str, Any]:
-    """Return the recipe of the table's last run if the table has its config, else one with automatic settings.
+    """Return the recipe of the table's last run if the table has configs, else a recipe with automatic settings.
 
     Args:
-      default: a recipe with default settings, which are left out.
+      default: a recipe with default settings; settings equal to these are left out.
     """
     if "config" not in read.frame.columns:
         length = sequence_length or 4096
@@ -347,7 +348,7 @@ def candidates_of(table: Path, inputs: Sequence[str], mapping: Mapping[str, str]
     """Return the rows of a table with at most ``most_flops`` as candidates.
 
     Raises:
-      UserError: there are none.
+      UserError: no row has so few FLOPs.
     """
     frame = read_as_it_is(table).assign(loss=1.0)
     read = read_runs(frame, inputs, mapping={n: v for n, v in mapping.items() if n in inputs or n == "flops"})
@@ -355,20 +356,20 @@ def candidates_of(table: Path, inputs: Sequence[str], mapping: Mapping[str, str]
     affordable = [i for i in range(len(every)) if every.flops[i] <= most_flops]
     if not affordable:
         raise UserError(
-            f"Every row of {table} has more than {most_flops:.3g} FLOPs; the least has {every.flops.min():.3g}: raise "
-            f"the budget or --largest, or add smaller runs."
+            f"Every row of {table} has more than {most_flops:.3g} FLOPs (the smallest has {every.flops.min():.3g}); "
+            f"raise the budget or --largest, or add smaller runs."
         )
     return every.only(affordable)
 
 
 def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architecture]:
-    """Return architectures with the proportions to keep: those of the table, or a published model's."""
+    """Return architectures whose proportions candidates keep: the table's architectures, or a published model's."""
     if "architecture" in read.frame.columns:
         every = map(_stored, dict.fromkeys(read.frame["architecture"]))
-        # One dense model and one of every kind of mixture suffice, since sizes are varied.
+        # One dense model and one model of every kind of MoE suffice, because sizes are varied.
         return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
     name = customary_model(inputs)
-    say(f"Shapes have the proportions and the vocabulary of {name}; give your own ({argument('like')}).")
+    say(f"Candidates have the proportions and the vocabulary of {name}; choose other ones ({argument('like')}).")
     return [CATALOGUE[name].architecture]
 
 
@@ -388,11 +389,11 @@ def candidates_like(
     reach: float = 4.0,
     seed: int = 0,
 ) -> Candidates:
-    """Return trainable shapes with the proportions of an architecture, or of those of the table.
+    """Return trainable shapes with the proportions of an architecture, or of the table's architectures.
 
     Args:
-      recipe: the recipe that trains them (``recipe_of``).
-      reach: maximum ratio of parameters and tokens to the table's largest.
+      recipe: the recipe of the runs to train (``recipe_of``).
+      reach: maximum ratio of a candidate's parameters and tokens to the table's largest.
     """
     optimizer = recipe.get("optimizer", {})
     found = like(
@@ -411,7 +412,7 @@ def candidates_like(
 
 
 def _models_of(read: ReadRuns) -> dict[Architecture, str]:
-    """Return the table's names of its architectures; none if it lacks names or architectures."""
+    """Return the table's model names by architecture; empty if the table lacks names or architectures."""
     if not {"architecture", "model"} <= {*read.frame.columns}:
         return {}
     return {
@@ -420,10 +421,10 @@ def _models_of(read: ReadRuns) -> dict[Architecture, str]:
 
 
 def _column_names(read: ReadRuns) -> dict[str, str]:
-    """Return the table's name of every column that it has under another one."""
+    """Return the table's column names, by moejax's names, where they differ and are identifiers."""
     return {ours: theirs for ours, theirs in read.read_from.items() if theirs.isidentifier()}
 
 
 def whole(value: int | str | None) -> int:
-    """Return a whole number, or 0 for a setting that is chosen later."""
+    """Return an integer setting, or 0 if the setting is chosen later, such as ``"auto"``."""
     return value if isinstance(value, int) else 0

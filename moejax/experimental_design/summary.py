@@ -1,4 +1,4 @@
-"""Show proposed runs as a ``Result``, with every law's answer and the expected uncertainty, and as a study config."""
+"""Show proposed runs as a ``Result``, with each law's answer and the expected uncertainty, or as a study config."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: s
     """Return a config file for ``moejax study --config``: a model per architecture, with its token budgets.
 
     Args:
-      recipe: settings that all runs share, as in a config; ``budgets_tokens`` are added here.
+      recipe: settings that all runs share, in the form of a config; ``budgets_tokens`` are added here.
       says: docstring of the file.
     """
     budgets: dict[Architecture, list[int]] = {}
@@ -38,11 +38,11 @@ def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: s
     every = sorted({count for counts in budgets.values() for count in counts})
     added = ""
     if len(every) == 1:
-        # A study holds out its longest budget, and so needs a second one: half as long, a branch of the same trunk.
+        # A study holds out its longest budget, so it needs a second budget. Add half of it, a branch of the same trunk.
         half = every[0] // 2
         every, budgets = [half, *every], {a: [half, *counts] for a, counts in budgets.items()}
         added = (
-            "\nThe budget of half the tokens is a branch beside what was planned: a study needs two to hold one out."
+            "\nThe budget with half the tokens is an addition to the plan: a study needs two budgets to hold one out."
         )
     models = {names[a]: changed_options(a) for a in budgets}
     recipes = {names[a]: {"budgets_tokens": counts} for a, counts in budgets.items() if counts != every}
@@ -73,8 +73,8 @@ def _source(recipe: Mapping[str, Any]) -> str:
 
 
 def names_of(architectures: Sequence[Architecture], labels: Sequence[str] = ()) -> list[str]:
-    """Return the labels, or names by width and experts where they are empty; different architectures of the same name
-    get a number."""
+    """Return the labels, or names from width and experts where labels are empty; different architectures with equal
+    names are numbered."""
     names: dict[Architecture, str] = {}
     taken: dict[str, int] = {}
     for architecture, label in zip(architectures, labels or itertools.repeat(""), strict=False):
@@ -97,7 +97,7 @@ def _written(value: Any) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Return a dictionary with one entry per line, and nested ones on a single line if they fit."""
+    """Return a dictionary's source with one entry per line; nested dictionaries take a single line if they fit."""
     if not isinstance(value, dict) or not value:
         return pprint.pformat(value, sort_dicts=False, underscore_numbers=True, compact=True, width=100)
     lines = []
@@ -112,7 +112,7 @@ SHORT = {"params_total": "total", "params_active": "active", "num_experts": "exp
 
 
 def summary(proposal: Proposal) -> Result:
-    """Return a table per question, the runs to train, and the expected uncertainty of the answers."""
+    """Return a table per question, the runs to train, and the expected uncertainty of the answers after them."""
     titles = proposal.titles
     chosen = proposal.candidates.only(proposal.plan.order)
     return Result(
@@ -128,15 +128,16 @@ def summary(proposal: Proposal) -> Result:
 
 
 def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
-    """Return the warnings of the fits, and the coefficients that the runs so far do not identify."""
+    """Yield the warnings of the fits, and warnings about answers that the runs so far do not identify."""
     plan = proposal.plan
     for name in proposal.by_modes:
-        yield f"{name}: planned for every mode of its posterior, which has a prior, and not around a fit."
+        yield f"{name}: the plan uses all modes of the law's posterior, which includes a prior, instead of a fit."
         noise = proposal.noises[name]
         if noise.tails:
             yield (
-                f"{name}: a few runs are far from the law that the others follow, so they get less weight (Student's t "
-                f"noise with {noise.tails:g} degrees of freedom). Check their logs, and whether the law holds there."
+                f"{name}: a few runs are far from the law that fits the others, so they get less weight (Student's t "
+                f"noise with {noise.tails:g} degrees of freedom). Check their logs, and whether the law holds at "
+                "their sizes."
             )
         if noise.growth:
             times = float(noise.weights(np.log([10.0]))[0] ** -0.5)
@@ -148,23 +149,23 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
         yield from (f"{name}: {sentence}" for sentence in fit.warnings)
         if values := proposal.assumed.get(name):
             told = ", ".join(f"{one} = {value:g}" for one, value in values.items())
-            yield f"{name}: planned with {told}, as published, because the runs do not determine it."
+            yield f"{name}: the plan uses published values ({told}), because the runs do not determine them."
     for name, lost, lost_after in zip(proposal.posteriors, plan.unidentified, plan.still_unidentified, strict=True):
         for title, was, remains in zip(titles, lost, lost_after, strict=True):
             if was:
                 more = f"raise {argument('flops')} or {argument('most')}"
-                ending = f"would still not identify it: {more}" if remains else "would identify it"
-                yield f"The runs so far do not identify {title} under {name}; those proposed {ending}."
+                ending = f"would not identify it either; {more}" if remains else "would identify it"
+                yield f"The runs so far do not identify {title} under {name}; the proposed runs {ending}."
 
 
 def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
-    """Warn of runs whose size is mostly vocabulary, because they say little about a law."""
+    """Warn about runs whose parameters are mostly vocabulary, because these give little information about a law."""
     many = [a for a in chosen.architectures if (count := params(a)).vocabulary > count.active / 2]
     if many:
         sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
         yield (
-            f"In {len(many)} of the {len(chosen)} runs more than half of the active parameters are the vocabulary's "
-            f"({sizes} tokens). Pass your vocabulary ({argument('like')}), or plan for larger runs."
+            f"In {len(many)} of the {len(chosen)} runs, more than half of the active parameters belong to the "
+            f"vocabulary ({sizes} tokens). Pass your vocabulary ({argument('like')}), or plan larger runs."
         )
 
 
@@ -188,9 +189,9 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
 
 
 def _deviation(proposal: Proposal, name: str, number: int) -> float | str:
-    """Return the uncertainty of an answer under a law: the standard error of its fit, if it was fitted."""
+    """Return the uncertainty of an answer under a law: the fit's standard error, or the posterior's deviation."""
     if name in proposal.fits and not proposal.fits[name].converged:
-        return "not known, as the search did not converge"
+        return "unknown, because the search did not converge"
     if name not in proposal.standard_errors:
         return float(proposal.posteriors[name].deviations[number])
     error = float(proposal.standard_errors[name][number])
@@ -216,7 +217,7 @@ def with_chip_hours(result: Result, budget: float, chip: Chip, mfu: float) -> Re
 
 
 def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
-    """Return sizes, costs and the remaining uncertainty; for runs without a name, also all inputs of the laws."""
+    """Return a table of sizes, costs and remaining uncertainty; for runs from a table, also all inputs of the laws."""
     wanted = ["params_total", "params_active", *(() if chosen.architectures else proposal.inputs), "tokens"]
     sizes = [name for name in dict.fromkeys(wanted) if value_of(chosen.design, name) is not None and name != "flops"]
     numbers = [*(value_of(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
@@ -226,11 +227,11 @@ def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
         *(Column(name, ".3g") for name in ("FLOPs", "so far", "deviation left")),
     )
     rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
-    return Table("To train next, the most telling per FLOP first", shown, list(rows))
+    return Table("To train next, in order of information per FLOP", shown, list(rows))
 
 
 def _labels(chosen: Candidates) -> Sequence[str]:
-    """Return the names of the runs in the study that trains them, or their rows."""
+    """Return the names of the runs in the study config, or their labels or row numbers."""
     if chosen.architectures:
         return names_of(chosen.architectures, chosen.labels)
     return chosen.labels or [str(i + 1) for i in range(len(chosen))]
@@ -240,20 +241,20 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     plan = proposal.plan
     if proposal.shared is None:
         yield (
-            "All runs are assumed to scatter independently: to estimate the noise that runs of a group share, the "
+            "The noise of all runs is assumed to be independent. To estimate the noise that runs of a group share, the "
             "table needs more groups than coefficients, with several runs each."
         )
     else:
         yield (
             f"Runs of a group share {proposal.shared:.0%} of the variance around the law, estimated from residuals. "
-            f"The runs to train are assumed to share it by model."
+            f"Proposed runs of one model are assumed to share the same part."
         )
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
         yield f"{title}: these runs are expected to leave {after / before:.0%} of the standard deviation."
     if plan.bound:
         yield (
-            f"No runs of this budget among the candidates leave less than {np.sqrt(plan.bound):.3g} of the deviation; "
-            f"these leave {np.sqrt(plan.left[-1]):.3g}."
+            f"No choice of candidates within this budget leaves less than {np.sqrt(plan.bound):.3g} of the deviation; "
+            f"these runs leave {np.sqrt(plan.left[-1]):.3g}."
         )
 
 
