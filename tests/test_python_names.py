@@ -172,7 +172,7 @@ def test_a_fit_decides_with_intervals(table):
     assert not mj.decide(fit, flops=1e22).beyond
     with pytest.raises(UserError, match="bootstrap resamples the fitted runs"):
         mj.decide(fit, flops=1e22, bootstrap=10)
-    with pytest.raises(UserError, match="decides nothing by expansion"):
+    with pytest.raises(UserError, match="has no decision for expansion"):
         mj.decide(fit, read, expansion=16)
 
 

@@ -62,7 +62,7 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
     ("words", "said"),
     [
         (["nowhere.csv"], "There is no nowhere.csv"),
-        (["FILE", "--law", "chinchila"], "no law of loss curves 'chinchila'"),
+        (["FILE", "--law", "chinchila"], "no loss-curve law 'chinchila'"),
         (["FILE", "--hold-out", "*"], "leaves no curve to fit"),
         (["FILE", "--predict", "steps=1K,shape=cosine"], "a schedule has no 'shape'"),
         (["FILE", "--predict", "decay_share=.2"], "does not say how long"),
@@ -93,7 +93,7 @@ def test_every_option_that_is_named_where_a_loss_is_out_of_family_is_one_of_the_
     made.to_csv(tmp_path / "curves.csv", index=False)
     assert main(["curves", str(tmp_path / "curves.csv"), "--warmup", str(WARMUP)]) == 0
     said = capsys.readouterr()
-    assert "Out of the others' family" in said.out
+    assert "Outliers: " in said.out
     options = {flag_of(CurvesCommand, field.name) for field in dataclasses.fields(CurvesCommand) if field.metadata}
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", said.out + said.err)) <= options
 

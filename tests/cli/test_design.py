@@ -102,9 +102,9 @@ def test_short_text_is_repeated_at_a_price_beside_the_answers_without(capsys):
 def test_text_without_a_price_for_repeats_is_a_hard_constraint_and_said(capsys):
     assert main(["design", "--law", "chinchilla", *SHORT_OF_TEXT]) == 0
     said = capsys.readouterr().out
-    assert "No price for repeated tokens: Chinchilla" in said
+    assert "Chinchilla: no model of repeated tokens" in said
     assert said.count("Train the first column: ") == 1
-    assert "is as in dense-6.1b" in said
+    assert "follow dense-6.1b" in said
     assert "tokens <= 25B" in said
 
 
@@ -150,10 +150,10 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert (interval["by"], interval["level"], interval["uninformative"]) == ("resamples", 0.9, False)
     assert main(["design", "--law", fit, "--flops", "1e24", "--level", "0.999"]) == 0
     shown = capsys.readouterr()
-    assert "4 groups cannot carry 5 coefficients" in shown.err
+    assert "4 groups cannot determine the errors of 5 coefficients" in shown.err
     assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
-    assert "! Sizes alone lie beyond what the law was fitted to: flops " in shown.out
-    assert "! What to train lies beyond what the law was fitted to: flops " in shown.out
+    assert "! Sizes alone lie outside the law's fitted range: flops " in shown.out
+    assert "! The model to train is outside the law's fitted range: flops " in shown.out
     assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "10"]) == 2
     assert "--runs gives intervals to a fit" in capsys.readouterr().err
 
@@ -171,8 +171,8 @@ def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(mo
     assert f"cost {shape - alone:+.5f} nats over sizes alone" in said
     assert f"cost {built - shape:+.5f} nats more" in said
     assert f"{format_bytes(plain['built']['measures']['memory_bytes'])} " in said
-    assert "sizes alone, whose FLOPs are 6·N·D; those of the other columns are counted layer by layer" in said
-    assert "chips of 9.89e+14 FLOP/s at 40% of it" in said
+    assert "sizes alone, with FLOPs of 6·N·D; the FLOPs of the other columns are counted layer by layer" in said
+    assert "chips of 9.89e+14 FLOP/s at an MFU of 40%" in said
 
 
 def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_parameters_are_said_once():
@@ -210,7 +210,7 @@ def test_constraints_that_conflict_are_named(capsys):
         (("--law", "zhao", "--flops", "1e21", "--arch", "dense-6.1b", "--shape"), "the number of active experts"),
         (
             ("--law", "abnar", "--flops", "1e21", "--hold", "sparsity=0.5", "--arch", "dense-6.1b", "--shape"),
-            "sparsity = 0.5 asks for a mixture",
+            "sparsity = 0.5 needs an MoE model",
         ),
         (("--law", "zhao", "--sweep", "a=1:2", "--sweep", "tokens=1:2", "--sweep", "b=1:2"), "3 times"),
         (("--law", "zhao", "--flops", "1e21", "--sweep", "expension=1:2", "--sweep", "tokens=1:2"), "expansion"),

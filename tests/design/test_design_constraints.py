@@ -100,7 +100,7 @@ def test_a_frontier_falls_with_the_budget(zhao):
             "cannot all hold.*flops.*loss",
         ),
         ((Constraint(name="params_total", high=1e12),), "loss", "still falls.*tokens"),
-        ((Constraint(name="params_total", high=1e12),), "flops", "give the loss it must reach"),
+        ((Constraint(name="params_total", high=1e12),), "flops", "give the loss that the model must reach"),
     ],
 )
 def test_mistakes_are_sentences(constraints, goal, says):
@@ -115,7 +115,7 @@ def test_a_law_without_tokens_does_not_split_a_budget_under_an_upper_constraint_
 
 
 def test_a_law_that_predicts_no_loss_is_refused():
-    with pytest.raises(ValueError, match="neither a loss nor a leverage"):
+    with pytest.raises(ValueError, match="needs a law that predicts a loss or a leverage"):
         optimise(of_sizes(next(iter(PUBLISHED["allocation"].values())).law, BUDGET))
 
 
@@ -211,13 +211,13 @@ def test_a_held_sparsity_is_that_of_the_optimum_and_of_the_shape():
 def test_nothing_is_held_below_the_least_that_can_be(law):
     for coordinate in (one for one in Sizes(tuple(law.inputs)).coordinates if one.least and one.low > 0):
         below = Constraint(name=coordinate.name, low=coordinate.low / 2, high=coordinate.low / 2)
-        with pytest.raises(ValueError, match=f"{coordinate.name}, {coordinate.meaning}, is 1 or more"):
+        with pytest.raises(ValueError, match=rf"{coordinate.name} \({coordinate.meaning}\) is at least 1"):
             optimise(of_sizes(law, (Constraint(name="flops", high=1e22), below)))
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, -0.1])
 def test_a_share_of_experts_that_cannot_be_is_refused(value):
-    with pytest.raises(ValueError, match="sparsity is a share of the experts, at least 0 and below 1"):
+    with pytest.raises(ValueError, match="sparsity is a share of the experts and must be at least 0 and below 1"):
         of_sizes(ABNAR_2025, [Constraint(name="S", low=value, high=value)])
 
 

@@ -10,8 +10,8 @@ from moejax.laws.formula_law import formula_law
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("loss = 1.6 + A*(flops*exp(g*V))^-b", "reads V: give V=VALUE"),
-        ("loss = 1.6 + A*(flops*g)^-b", "reads no column besides the budget"),
+        ("loss = 1.6 + A*(flops*exp(g*V))^-b", "reads V; give V=VALUE"),
+        ("loss = 1.6 + A*(flops*g)^-b", "reads no column except the budget"),
     ],
 )
 def test_wrong_values_of_a_group_are_an_error(text, message):

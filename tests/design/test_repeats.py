@@ -112,7 +112,7 @@ def test_where_text_returns_until_the_law_is_flat_flops_are_worth_nothing_or_tha
     except ValueError as why:
         said = str(why)
     if flat is None:
-        assert "tokens return so often" in said
+        assert "tokens are repeated so often" in said
     else:
         assert flat.values["epochs"] > 100
         assert abs(flat.multipliers.get("flops", 0.0)) < 1e-5

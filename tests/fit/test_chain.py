@@ -131,7 +131,7 @@ def test_scores_of_some_runs_are_chained_to_the_loss_of_all():
     own = with_loss_design(losses.runs, losses.rows, scores.runs, np.arange(5, len(frame) + 1))
     assert len(own) == len(frame) - 4
     assert own.output == "error"
-    with pytest.raises(UserError, match=r"Row 99 has a score and takes no part"):
+    with pytest.raises(UserError, match=r"Row 99 has a score but is not in the fit"):
         with_loss_design(losses.runs, losses.rows, scores.runs, np.arange(99, 99 + len(scores.runs)))
 
 
@@ -148,7 +148,7 @@ def test_laws_that_make_no_chain_are_refused_in_sentences(fitted):
         )
     with pytest.raises(UserError, match="give the file or DataFrame"):
         moejax.fit(read_runs(table(), "error_from_loss"), "error_from_loss", loss_law="chinchilla")
-    with pytest.raises(UserError, match="is two fits"):
+    with pytest.raises(UserError, match="combines a fit of the loss and a fit of the score"):
         bootstrap(fitted, read_runs(table(), "error_from_loss").runs, 2)
 
 
@@ -156,7 +156,7 @@ def test_a_fit_without_uncertainty_is_not_chained():
     frame = table(sizes=5)
     read = read_runs(frame, "error_from_loss")
     bare = dataclasses.replace(moejax.fit(read, ErrorFromLoss, starts=STARTS), uncertainty=None)
-    with pytest.raises(UserError, match="holds no covariance"):
+    with pytest.raises(UserError, match="has no covariance"):
         chain(dataclasses.replace(bare, law=LOSS), bare, read.runs)
 
 
@@ -179,7 +179,7 @@ def test_the_command_fits_decides_predicts_and_is_asked_again(tmp_path, monkeypa
     assert main([*asked, "--bootstrap", "10"]) == 2
     assert "--loss-law and --bootstrap exclude each other" in capsys.readouterr().err
     assert main(["design", "--law", "./err", "--flops", "1e23"]) == 2
-    assert "neither a loss nor a leverage" in capsys.readouterr().err
+    assert "needs a law that predicts a loss or a leverage" in capsys.readouterr().err
 
 
 def test_the_scores_of_the_largest_runs_are_held_out_with_their_losses(tmp_path, monkeypatch, capsys):

@@ -191,17 +191,17 @@ def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
         (
             Chinchilla,
             {"expansion": 8.0},
-            r"decides nothing by expansion.*--decide flops=…: optimal_params_active \(N\*\)",
+            r"has no decision for expansion.*--decide flops=…: optimal_params_active \(N\*\)",
         ),
-        (Chinchilla, {"flops": 1e22, "expansion": 8.0}, "decides nothing by expansion"),
+        (Chinchilla, {"flops": 1e22, "expansion": 8.0}, "has no decision for expansion"),
         (Chinchilla, {"flops": -1.0}, "flops is -1; give a positive number"),
         (EffectiveParams, {"flops": 1e22, "expansion": 0.5}, "at least 1"),
         (Sparsity, {"flops": 1e22, "sparsity": 1.5}, "below 1"),
-        (LAWS["kaplan"], {"flops": 1e22}, "kaplan decides nothing by itself"),
+        (LAWS["kaplan"], {"flops": 1e22}, "kaplan has no decisions"),
         (
             EffectiveParams,
             {"flops": 1e22},
-            r"effective_params decides nothing by flops alone; also give expansion \(of params_total and params_",
+            r"effective_params has no decision for flops without expansion \(of params_total and params_",
         ),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_law_is_fitted_to_an_output_of_its_own_or_refused(name):
     """The column `loss` was once taken for a learning rate."""
     others = {output for law in LAWS.values() for output in law.outputs} - set(LAWS[name].outputs)
     for output in others:
-        with pytest.raises(ValueError, match=f"what would be fitted is the {output}"):
+        with pytest.raises(ValueError, match=f"the runs have the {output}"):
             fit_law(LAWS[name], dataclasses.replace(RUNS, output=output))
 
 
@@ -96,7 +96,7 @@ def test_a_table_is_read_by_the_columns_of_a_laws_outputs(name):
         assert read_runs(frame, law).runs.output == "loss"
         assert read_runs(frame.rename(columns={"loss": "val"}), law, loss="val").runs.output == "loss"
         return
-    with pytest.raises(ValueError, match="a fit is to one of them" if len(law.outputs) > 1 else "has no column"):
+    with pytest.raises(ValueError, match="a fit has one output" if len(law.outputs) > 1 else "has no column"):
         read_runs(frame, law)
     with pytest.raises(ValueError, match="--map"):
         read_runs(frame.assign(val=2.0), law, loss="val")

@@ -125,9 +125,9 @@ def test_a_condition_keeps_the_rows_that_meet_it(expression, rows):
         ("N = 2", "To compare, write =="),
         ("import os", "where the end is expected"),
         ("optimizer * 2", "column optimizer has 'adamw' in row 1"),
-        ("'a' * 2", "'a' is a text, not a number"),
-        ("N == '2'", "write the number without quotes"),
-        ("written < '1B'", "write the number without quotes"),
+        ("'a' * 2", "'a' is text, not a number"),
+        ("N == '2'", "write numbers without quotes"),
+        ("written < '1B'", "write numbers without quotes"),
         ("N and '\udcff'", "a value is used as a condition"),
         ("`\ud800`", "there is no column"),
         ("1if 1else 2", "where the end is expected"),
@@ -150,7 +150,7 @@ def test_what_is_not_in_the_language_is_refused_with_a_sentence(expression, word
 
 
 def test_a_value_is_no_condition():
-    with pytest.raises(ValueError, match="compare it with something"):
+    with pytest.raises(ValueError, match="compare it with another value"):
         condition("tokens", FRAME)
 
 

@@ -25,7 +25,7 @@ def test_options_of_reading_and_of_the_fit_are_given_together_and_notes_are_said
     found = moejax.fit(swept(), "chinchilla", best_by="lr", penalty="squared", starts=64)
     assert found.metrics.runs == len(SIZES)
     assert found.penalty == Squared()
-    assert "24 of 36 rows, which are not the best by lr" in capsys.readouterr().err
+    assert "24 of 36 rows, which are not the best over lr" in capsys.readouterr().err
     every = moejax.fit(swept(), "chinchilla", delta=0.01, starts=64)
     assert (every.metrics.runs, every.penalty) == (36, Huber(delta=0.01))
     assert "pass --best-by lr" in capsys.readouterr().err
@@ -35,9 +35,9 @@ def test_options_of_reading_and_of_the_fit_are_given_together_and_notes_are_said
     ("options", "says"),
     [
         ({"best_bi": ["lr"]}, "option 'best_bi' is not known; did you mean best_by"),
-        ({"penalty": "squarred"}, "squarred is not known; choose huber or squared"),
+        ({"penalty": "squarred"}, "must be huber or squared; got squarred"),
         ({"penalty": "squared", "delta": 0.1}, "--penalty squared has no --delta"),
-        ({"penalty": Huber(), "delta": 0.1}, "residual and delta belong to a penalty by its name"),
+        ({"penalty": Huber(), "delta": 0.1}, "residual and delta apply to a penalty given by name"),
     ],
 )
 def test_options_that_cannot_be_are_sentences(options, says):
@@ -47,7 +47,7 @@ def test_options_that_cannot_be_are_sentences(options, says):
 
 def test_runs_that_are_read_already_take_no_option_of_reading():
     read = moejax.read_runs(swept(), "chinchilla")
-    with pytest.raises(ValueError, match=r"these runs are read already; give it to moejax\.read_runs"):
+    with pytest.raises(ValueError, match=r"these runs are read already; pass it to moejax\.read_runs"):
         moejax.fit(read, "chinchilla", best_by=["lr"])
 
 
@@ -55,8 +55,8 @@ def test_runs_that_are_read_already_take_no_option_of_reading():
     ("options", "says"),
     [
         ({"penalty": 3}, "penalty is 3; give one of"),
-        ({"seed": -1}, "seed is -1; give a whole number"),
-        ({"starts": 0}, "starts is 0; a search starts from one point"),
+        ({"seed": -1}, "seed must be a whole number of at least 0; got -1"),
+        ({"starts": 0}, "starts must be at least 1; got 0"),
     ],
 )
 def test_numbers_that_cannot_be_are_sentences(options, says):

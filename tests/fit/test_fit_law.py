@@ -187,7 +187,7 @@ def test_a_request_that_cannot_be_met_is_a_sentence(change, words):
 
 def test_fewer_runs_than_coefficients_are_refused():
     few = known_runs().where(np.arange(len(known_runs())) < 5)
-    with pytest.raises(ValueError, match="5 runs cannot set the 6 free coefficients"):
+    with pytest.raises(ValueError, match="5 runs cannot determine the 6 free coefficients"):
         fit_law(EffectiveParams, few)
 
 

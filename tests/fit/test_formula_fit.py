@@ -79,7 +79,7 @@ WRONG = {
     "accuracy = k*N^a": "no column accuracy",
     "loss = E + A/N^a": "no column loss",
     "lr = k*sparsity^a": "reads no column",
-    "lr = k*N^a, width = c*N^b": "has several targets .lr and width.; fit one at a time",
+    "lr = k*N^a, width = c*N^b": "has several targets .lr and width.; fit one target at a time",
 }
 
 
@@ -175,7 +175,7 @@ def test_a_coefficient_near_0_whose_sign_was_assumed_is_said_and_its_scale_is_no
     found = one.conf_int()
     assert 0 < found["low"]["c"] < found["value"]["c"] < FAR_FROM_0 * found["std_err"]["c"]
     (said,) = [words for words in one.warnings if "sign" in words]
-    assert said.startswith("The sign of c was assumed (above 0), so its interval cannot hold 0; it lies ")
+    assert said.startswith("The sign of c was assumed (above 0), so its interval cannot contain 0; it is ")
     assert "--either c tests whether it differs from 0" in said
     assert either.conf_int()["value"]["c"] == pytest.approx(found["value"]["c"], rel=1e-3)
     assert either.conf_int()["low"]["c"] < 0
@@ -212,7 +212,7 @@ def test_an_effect_that_a_grid_hides_is_in_the_interval(covariance):
     logs = np.log(read.runs.design.tokens)
     expected = np.log(10) / np.sqrt(12) / (np.std(logs) * np.sqrt(len(logs)))
     assert found["std_err"] == pytest.approx(expected, rel=0.3)
-    assert any("known to a step of the grid, which leaves 0.66 of its logarithm" in words for words in fitted.warnings)
+    assert any("uncertain by 0.66 in its logarithm because of the grid" in words for words in fitted.warnings)
     assert fitted.scatter == pytest.approx(np.log(10) / np.sqrt(12))
 
 
@@ -255,7 +255,7 @@ def test_a_power_of_a_constant_near_the_largest_float_has_no_standard_errors(tmp
     assert run(["fit", str(tmp_path / "runs.csv"), "--form", "loss = E + A/N^a + B*const^b"]) == 0
     shown = capsys.readouterr().out
     for name in ("E", "B", "b"):
-        assert f"! {name} is not determined at all by this table." in shown
+        assert f"! {name} is not determined by this table." in shown
         (row,) = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
         assert row.split()[3:5] == ["–", "–"]
         assert "not set by the data" in row
@@ -281,5 +281,5 @@ def test_an_exponent_that_grows_with_size_is_fitted_in_plain_units_and_predicts_
 def test_a_search_that_ends_where_the_law_predicts_0_is_a_sentence():
     frame = table().assign(loss=lambda known: 3 - 0.1 * np.log(known["params"]))
     form = "loss = exp(a - b*N)"
-    with pytest.raises(ValueError, match=r"predicts no loss above 0 of \d+ of 24 runs: give --residual log"):
+    with pytest.raises(ValueError, match=r"predicts no loss above 0 for \d+ of 24 runs; give --residual log"):
         moejax.fit(frame, form, penalty="squared", residual="nats", starts=4, fixed={"b": 1.0})

@@ -55,7 +55,7 @@ def test_a_row_without_a_label_is_a_group_of_its_own_and_said(empty):
 
 def test_where_there_is_no_interval_the_reason_and_the_remedy_are_given():
     fit = mj.fit(LADDER.assign(family="a"), "loss_compute", group="family")
-    (said,) = [one for one in fit.warnings if "Standard errors are not known" in one]
+    (said,) = [one for one in fit.warnings if "There are no standard errors" in one]
     assert "all 5 runs are one group" in said
     assert "--group COLUMN" in said
     with pytest.raises(ValueError, match="all 5 runs are one group"):

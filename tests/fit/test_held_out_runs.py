@@ -57,7 +57,7 @@ def test_a_form_that_fails_beyond_its_runs_is_said_to_have_too_narrow_ranges():
         for table in (bent, runs)
     )
     assert found.too_few
-    assert "ranges are too narrow out there" in found.sentence
+    assert "at such distances, are too narrow" in found.sentence
     assert not right.too_few
     assert found.ranged == right.ranged == split.held_out.sum()
 
@@ -70,7 +70,7 @@ def test_where_the_fitted_runs_do_not_determine_the_law_there_is_no_range_and_th
     found = ranges(hold_out(Chinchilla, runs, [last_four], **NEAR))
     assert found["half_ranges"].isna().all()
     assert found["reason"].str.len().min() > 0
-    assert coverage(found).sentence == "No run that was not fitted has a range."
+    assert coverage(found).sentence == "No held-out run has a range."
     assert all(one["low"] is None and one["reason"] for one in TestedRuns.of(found).to_json()["runs"])
 
 
@@ -110,7 +110,7 @@ def test_a_run_of_which_the_law_predicts_nothing_above_0_has_no_range_and_a_reas
     found = ranges(splits)
     below = found["predicted"] <= 0
     assert below.any()
-    assert all("a share of answers lies between 0 and 1" in why for why in found["reason"][below])
+    assert all("a share of answers is between 0 and 1" in why for why in found["reason"][below])
     assert found["half_ranges"][below].isna().all()
     assert np.isfinite(found["half_ranges"][~below]).all()
 

@@ -37,8 +37,8 @@ def test_the_vertex_is_the_best_size_and_the_least_loss(budget):
     ("options", "words"),
     [
         ({"curvature": -0.03}, "does not open upwards"),
-        ({"move": 5.0}, "its vertex lies above"),
-        ({"move": -5.0}, "its vertex lies below"),
+        ({"move": 5.0}, "its vertex is above"),
+        ({"move": -5.0}, "its vertex is below"),
     ],
 )
 def test_what_is_no_minimum_among_the_sizes_trained_is_no_optimum(budget, options, words):
@@ -128,7 +128,7 @@ def test_what_a_table_lacks_is_a_sentence_with_its_columns(runs, fields, words):
 def test_more_experts_to_a_token_than_there_are_is_said_of_the_run_as_its_table_has_it(runs):
     chosen = runs.where(np.arange(112) >= 10)
     top_k = np.where(np.arange(len(chosen)) == 3, 1e4, chosen.design.top_k)
-    with pytest.raises(ValueError, match=r"top_k 10000 in run 14: the sparsity .* It is not in 1 run\."):
+    with pytest.raises(ValueError, match=r"top_k 10000 in run 14, but the sparsity .* \(1 such run\)\."):
         isoflop_budgets(changed(chosen, top_k=top_k))
 
 

@@ -85,7 +85,7 @@ def test_how_far_each_curve_is_read_beyond_its_runs_is_told_in_flops():
 def test_losses_that_do_not_fall_with_compute_are_refused():
     fallen = family(3.0)
     risen = dataclasses.replace(fallen, loss=fallen.loss[::-1].copy())
-    with pytest.raises(ValueError, match="first family's loss does not fall with compute"):
+    with pytest.raises(ValueError, match="first group's loss does not fall with compute"):
         leverage_of(risen, family(1.0))
 
 
@@ -144,5 +144,5 @@ def test_what_is_given_makes_the_interval_narrower():
 
 def test_fewer_budgets_than_free_coefficients_are_refused_and_told_what_to_give():
     one = family(2.0).where(np.arange(18) < 3)
-    with pytest.raises(ValueError, match=r"second family was trained at 1 budget; .* needs 2.*--fix exponent"):
+    with pytest.raises(ValueError, match=r"second group was trained at 1 budget; .* needs 2.*--fix exponent"):
         leverage_of(family(3.0), one)

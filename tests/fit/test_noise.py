@@ -62,8 +62,8 @@ def test_a_spike_moves_the_noise_hardly_and_the_rmse_a_lot(found):
 def test_a_spike_is_named_with_its_row_and_the_r_squared_that_counts_it(found):
     (one,) = found.outliers
     assert (one.name, one.measured) == ("row 18", 5.9)
-    (sentence,) = [text for text in found.warnings if "Out of the others' family" in text]
-    assert "RMSE, AICc and BIC count it, so compare no laws by these" in sentence
+    (sentence,) = [text for text in found.warnings if "Outliers: " in text]
+    assert "RMSE, AICc and BIC include it, so do not compare laws by these" in sentence
     assert "row 18 (loss 5.9, predicted" in sentence
     assert f"R² {found.metrics.r_squared:.3f}" in sentence
     assert from_json(found.to_json()).outliers == found.outliers
@@ -113,7 +113,7 @@ def test_a_penalty_that_is_linear_in_most_residuals_is_said_with_what_uses_the_r
     notes = " ".join(
         with_uncertainty(fit_law(EffectiveParams, runs, starts=start, penalty=penalty), runs).summary().notes
     )
-    assert ("nearly a regression of medians" in notes) == said
+    assert ("nearly a median regression" in notes) == said
 
 
 def test_losses_like_perplexities_are_asked_about_with_the_remedy():
@@ -128,7 +128,7 @@ def test_a_loss_above_that_of_knowing_nothing_is_asked_about_with_its_row():
     assert "diverge" not in notes(losses)
     found = notes(losses, vocab_size=50_304.0)
     assert "Row 5 (1 in all)" in found
-    assert "The training may have diverged." in found
+    assert "The run may have diverged." in found
     assert "diverge" in notes(np.where(np.arange(len(known_runs())) == 4, 900.0, known_runs().loss))
 
 

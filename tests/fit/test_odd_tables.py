@@ -50,7 +50,7 @@ def test_a_letter_that_the_table_has_no_column_for_is_no_coefficient(name, meant
         ([1, 2], "Runs are read from a file or a pandas DataFrame"),
         (pd.Series([1.0]), "Runs are read from a file or a pandas DataFrame"),
         (pd.concat([table(), table()[["loss"]]], axis=1), "several columns named loss"),
-        (table().assign(loss=True), "loss is not a number .it holds True"),
+        (table().assign(loss=True), "loss is not a number .such as True"),
     ],
 )
 def test_what_is_no_table_of_numbers_is_a_sentence(given, words):
@@ -72,7 +72,7 @@ def test_a_curve_with_a_cell_that_is_no_number_is_a_sentence(column, cell):
     rows = [{"step": i + 1, "lr": 1e-3, "loss": 4 - 0.1 * i, "run": "a"} for i in range(6)]
     rows[3][column] = cell
     # A name may be anything; of one row no curve is made.
-    words = "give 3 or more" if column == "run" else rf"{column} is .* in row 4"
+    words = "a curve needs 3 or more" if column == "run" else rf"{column} is .* in row 4"
     with pytest.raises(UserError, match=words):
         read_curves(pd.DataFrame(rows))
 
@@ -125,9 +125,7 @@ def test_a_fit_is_not_saved_over_something_else(tmp_path):
     assert (tmp_path / "precious.json").read_text() == '{"years": 3}'
 
 
-@pytest.mark.parametrize(
-    ("options", "words"), [({"starts": "many"}, "starts is 'many'"), ({"fixed": {"E": "x"}}, "E is")]
-)
+@pytest.mark.parametrize(("options", "words"), [({"starts": "many"}, "got 'many'"), ({"fixed": {"E": "x"}}, "E is")])
 def test_options_of_another_type_are_sentences(options, words):
     with pytest.raises(UserError, match=words):
         moejax.fit(table(), FORMULA, **options)

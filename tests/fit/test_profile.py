@@ -85,7 +85,7 @@ def test_an_end_that_the_runs_do_not_set_is_open():
 @pytest.mark.slow
 def test_a_number_at_the_end_of_what_is_searched_has_no_profile():
     few = known_runs().only(known_runs().design.tokens > np.quantile(known_runs().design.tokens, 0.7))
-    with pytest.raises(ValueError, match="No coefficient that was fitted moves this number where the search ended"):
+    with pytest.raises(ValueError, match="No fitted coefficient affects this number at the end of the search"):
         profile(fit_law(Chinchilla, few), few, lambda law: law.irreducible)
 
 

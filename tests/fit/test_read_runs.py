@@ -40,7 +40,7 @@ def with_cell(row, column, value):
         (with_cell(0, "loss", -1.0), r"loss is not above 0 in 1 of 4 rows \(row 1\)"),
         (with_cell(2, "params_active", 0), r"params_active is not above 0 in 1 of 4 rows \(row 3\)"),
         (with_cell(3, "params_active", 1e9), r"params_active exceeds params_total in 1 of 4 rows \(row 4\)"),
-        (with_cell(3, "tokens", "lots"), r"tokens is not a number \(it holds 'lots' in row 4\) in 1 of 4 rows"),
+        (with_cell(3, "tokens", "lots"), r"tokens is not a number \(such as 'lots' in row 4\) in 1 of 4 rows"),
         (FRAME.assign(loss=np.nan), r"loss is empty or not finite in 4 of 4 rows \(rows 1, 2, 3, 4\)"),
         (FRAME.rename(columns={"params_active": "param_active"}), "did you mean param_active.*--map params_active="),
         (FRAME.drop(columns="params_active"), "no column params_active"),
@@ -86,7 +86,7 @@ def test_two_losses_of_one_configuration_are_replicates():
 
 def test_columns_that_never_vary_are_named():
     notes = read_runs(FRAME.assign(tokens=1e9), Chinchilla).notes
-    assert any(note.startswith("The same in all rows: tokens.") for note in notes)
+    assert any(note.startswith("Equal in all rows: tokens.") for note in notes)
     assert not read_runs(FRAME, Chinchilla).notes
 
 
@@ -112,7 +112,7 @@ def test_a_weight_comes_from_a_column():
     assert read.runs.weight.tolist() == [1, 2, 0, 3]
     out, counted = read.notes
     assert out == "1 of 4 rows have a count of 0 and are excluded."
-    assert "count gives (1 to 3); prediction intervals are for one run" in counted
+    assert "mean of count runs (1 to 3); prediction intervals are for one run" in counted
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,7 @@ def test_mixtures_are_no_replicates_of_dense_models_to_a_law_that_reads_neither_
     (said,) = [note for note in read_runs(mixed(), Chinchilla).notes if "repeat" in note]
     assert "count as replicates" not in said
     assert "they differ in num_experts, top_k and params_total, which chinchilla does not read" in said
-    assert "3 of 11 rows are mixtures); keep the dense models with --where 'num_experts == 0' or fit effective_" in said
+    assert "of 11 rows are MoE models); keep the dense models with --where 'num_experts == 0' or fit effective_" in said
     assert not any("repeat" in note for note in read_runs(mixed(), Chinchilla, where=["num_experts == 0"]).notes)
     assert not any("repeat" in note for note in read_runs(mixed(), EffectiveParams).notes)
 
@@ -557,9 +557,9 @@ def test_the_best_of_each_sweep_is_kept_and_the_rest_is_said(names):
     read = read_runs(swept(), Chinchilla, best_by=names)
     np.testing.assert_allclose(np.sort(read.runs.loss), np.sort(grid()["loss"]))
     assert any("Dropped: 240 of 270 rows" in note for note in read.dropped)
-    assert not any("edge of the sweep" in note for note in read.notes)
+    assert not any("end of the sweep" in note for note in read.notes)
     cut = read_runs(swept(), Chinchilla, best_by=names, where=["lr < 5e-3", "bs < 200"])
-    assert any("edge of the sweep" in note and note.count("in 30 of 30") == 2 for note in cut.notes)
+    assert any("end of the sweep" in note and note.count("in 30 of 30") == 2 for note in cut.notes)
 
 
 def test_seeds_are_replicates_and_each_keeps_its_best():
@@ -719,7 +719,7 @@ def test_a_law_of_the_best_loss_weighs_sweeps_by_their_precision():
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        (["bs < 200"], "no sweep over lr and bs has a minimum within what was tried .bs above what was tried: 4"),
+        (["bs < 200"], "no sweep over lr and bs has a minimum within the tried values .bs above the tried values: 4"),
         (["lr > 9e-4", "lr < 1e-3"], "too few runs near the best"),
     ],
 )

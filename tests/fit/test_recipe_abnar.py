@@ -163,12 +163,12 @@ def test_the_command_runs_the_whole_procedure_from_the_published_starts(tmp_path
     [
         (MAPPED[:-2], "no column top_k"),
         ([*MAPPED[:6], *MAPPED[8:]], "no column flops"),
-        ([*MAPPED, "--where", "S < 0.4"], "3 sparsities (1 - top_k / num_experts), each at 3 sizes (params_total)"),
+        ([*MAPPED, "--where", "S < 0.4"], "3 sparsities (1 - top_k / num_experts) with 3 sizes (params_total) each"),
         (
             [*MAPPED[:6], "--map", "flops=N * 1e11", "--trust-units", *MAPPED[8:]],
-            "No budget carries an IsoFLOP surface",
+            "No budget has enough runs for an IsoFLOP surface",
         ),
-        ([*MAPPED, "--hold-out", "S:0.99"], "leaves no runs on one side"),
+        ([*MAPPED, "--hold-out", "S:0.99"], "leaves no runs to fit"),
         ([*MAPPED, "--level", "90"], "above 0 and at most 0.9999"),
         ([*MAPPED, "--starts", "hoffmann"], "grid of starts has no values for"),
     ],

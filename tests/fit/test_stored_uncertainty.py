@@ -130,7 +130,7 @@ def test_a_fit_that_is_read_back_shows_errors_and_intervals(file):
         assert f"[{one.low:.4g}, {one.high:.4g}]" in lines[name]
     assert "80% interval" in lines["coefficient"]
     groups = len(np.unique(known_runs().group))
-    assert f"(Bell and McCaffrey 2002), right for runs that are alike within a group, {groups} groups" in text
+    assert f"(Bell and McCaffrey 2002), valid if residuals within a group are correlated, {groups} groups" in text
 
 
 def test_how_far_a_design_lies_beyond_the_runs_in_flops_is_said_by_the_file_too():
@@ -190,7 +190,7 @@ def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
 
 def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
     write_json(tmp_path / "fit.json", stored_fit().to_json() | {"schema": SCHEMA - 1})
-    with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, and this moejax reads {SCHEMA}; fit again"):
+    with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, but this moejax reads schema {SCHEMA}; fit again"):
         FitResult.load(tmp_path / "fit.json")
 
 

@@ -96,7 +96,7 @@ def test_text_is_called_text_and_empty_cells_empty():
     table = MIXED.astype({"tokens": object})
     table.loc[0, "tokens"], table.loc[1, "tokens"] = "lots", np.nan
     with pytest.raises(
-        ValueError, match=r"tokens is not a number \(it holds 'lots' in row 1\) in 1 of 12 rows \(row 1\)"
+        ValueError, match=r"tokens is not a number \(such as 'lots' in row 1\) in 1 of 12 rows \(row 1\)"
     ) as error:
         read_runs(table, "chinchilla")
     assert "tokens is empty or not finite in 1 of 12 rows (row 2)" in str(error.value)

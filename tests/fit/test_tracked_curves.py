@@ -78,7 +78,7 @@ def test_a_rate_that_is_logged_rarely_jumps_where_it_is_flat_to_both_sides(tmp_p
 
 @pytest.mark.parametrize(
     ("first", "last", "sentence"),
-    [(0, 0, "0 steps with train/loss; a curve is losses"), (0, 300, "has 1 point; give 3 or more"), (0, 3500, "")],
+    [(0, 0, "0 steps with train/loss; a curve needs losses"), (0, 300, "1 point; a curve needs 3"), (0, 3500, "")],
 )
 def test_losses_that_are_not_finite_are_counted(first, last, sentence, tmp_path):
     def partly():
@@ -92,7 +92,7 @@ def test_losses_that_are_not_finite_are_counted(first, last, sentence, tmp_path)
             read_curves(place, only=["cosine"])
     else:
         read = read_curves(place, only=["cosine"])
-        assert any("steps without a finite loss left out" in note for note in read.notes)
+        assert any("steps without a finite loss" in note for note in read.notes)
         assert read.curves[0].steps.max() <= last
 
 
@@ -109,7 +109,7 @@ def test_what_a_run_wrote_before_it_went_on_from_an_earlier_step_is_no_part_of_i
     (curve,) = read.curves
     assert curve.steps.tolist() == [*range(100, 900, 100)]
     assert curve.loss == pytest.approx(4 - curve.steps / 1000, rel=1e-6)
-    assert any("resumed from an earlier step; 30 points" in note for note in read.notes)
+    assert any("resumed from an earlier step; 30 earlier points" in note for note in read.notes)
 
 
 def test_events_that_end_early_are_said(tmp_path):
@@ -139,7 +139,7 @@ def test_losses_that_are_named_need_not_stand_in_every_row(tmp_path):
 def test_which_of_several_columns_of_losses_is_read_is_said_and_rows_are_chosen():
     both = EVERY.assign(train_loss=EVERY["loss"] + 1, split="train")
     read = read_curves(pd.concat([both, both.assign(split="val")]), where=["split == 'train'"])
-    assert any("the curve is of loss; --loss names another" in note for note in read.notes)
+    assert any("the curve is read from loss. Choose another column with --loss" in note for note in read.notes)
     assert {curve.name for curve in read.curves} == set(EVERY["run"])
     nested = [{"step": r.step, "run": r.run, "train": {"lr": r.lr, "loss": r.loss}} for r in EVERY.itertuples()]
     np.testing.assert_allclose(read_curves(pd.DataFrame(nested)).curves[0].loss, read.curves[0].loss)
@@ -151,10 +151,10 @@ def test_evaluations_in_rows_of_their_own_are_left_out_and_counted(tmp_path):
     lines[3:3] = ['{"step": 240, "eval_loss": 3.1}', '{"step": 320, "eval_loss": 3.0}']
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
     read = read_curves(tmp_path / "log.jsonl")
-    assert any("2 rows with neither loss nor rate left out" in note for note in read.notes)
+    assert any("left out 2 rows with neither a loss nor a learning rate" in note for note in read.notes)
     np.testing.assert_allclose(read.curves[0].loss, own["loss"])
 
 
 def test_a_tracker_whose_curves_are_not_read_says_so():
-    with pytest.raises(ValueError, match="no curves; export the history of its runs as CSV"):
+    with pytest.raises(ValueError, match="no curves; export the history of the runs as CSV"):
         read_curves("wandb:entity/project")

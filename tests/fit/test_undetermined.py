@@ -73,9 +73,9 @@ def test_a_law_that_no_coefficient_moves_has_no_uncertainty_and_says_why():
     assert set(fitted.unidentified) == {"A"}
     for covariance in COVARIANCES:
         fit = with_uncertainty(fitted, runs, covariance=covariance)
-        with pytest.raises(UserError, match="no standard errors and no intervals: the law's slopes are 0"):
+        with pytest.raises(UserError, match="no standard errors and no intervals: the law's derivatives are 0"):
             fit.conf_int()
-        assert "Standard errors are not known: the law's slopes are 0 at every run" in " ".join(fit.warnings)
+        assert "There are no standard errors: the law's derivatives are 0 at every run" in " ".join(fit.warnings)
 
 
 def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_reason_instead():
@@ -94,7 +94,7 @@ def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_rea
     assert (
         ": the fitted runs do not determine irreducible, tokens_scale" in text.partition("There is no interval for")[2]
     )
-    with pytest.raises(ValueError, match=r"fitted runs do not determine irreducible.*, on which this rests"):
+    with pytest.raises(ValueError, match=r"fitted runs do not determine irreducible.*, on which this depends"):
         deciding(fit, runs, BUDGET[0].functional)
 
 
@@ -106,7 +106,7 @@ def test_a_fit_that_did_not_converge_gives_numbers_and_no_errors():
     (one,) = estimate(fit, coefficient_estimands(Chinchilla)[:1])
     assert np.isfinite(one.value)
     assert "did not converge" in one.reason
-    assert "Standard errors: none, as the search did not converge" in render.text(fit.summary())
+    assert "Standard errors: none, because the search did not converge" in render.text(fit.summary())
 
 
 def test_laws_beside_a_direction_show_which_answers_move_with_it():
@@ -139,7 +139,7 @@ def test_what_runs_leave_open_has_an_option_that_holds_it_where_one_is_published
 def test_intervals_of_resamples_that_were_stopped_are_not_said_to_be_narrow():
     fit, _ = one_budget()
     many = dataclasses.replace(fit.law, **{n: np.full(20, v) for n, v in fit.coefficients.items()})
-    for unfinished, words in ((16, "how far a search goes in so many steps"), (1, "on the way")):
+    for unfinished, words in ((16, "how far the searches went"), (1, "still changing")):
         resampled = Bootstrap(laws=many, values=np.zeros(20), unfinished=unfinished, by="group", draws=120, fit=fit)
         said = render.text(summary(fit, answers=Answers(bootstrap=resampled.stored())))
         assert f"{unfinished} of 20 resamples were stopped" in said
@@ -173,7 +173,7 @@ def test_at_one_ratio_the_two_terms_may_be_exchanged(at_one_ratio):
     assert any(np.allclose(min(one), min(exchanged), rtol=0.1) for one in found)
     assert any((one[0] > one[1]) == (exchanged[0] > exchanged[1]) for one in found)
     assert {"params_exponent", "tokens_exponent"} & {*at_one_ratio.not_determined}
-    assert any("Other laws of this form fit the runs as well" in warning for warning in at_one_ratio.warnings)
+    assert any("Other laws of this form fit the runs equally well" in warning for warning in at_one_ratio.warnings)
 
 
 def test_losses_are_known_at_the_ratio_of_the_runs_and_nowhere_else(at_one_ratio):

@@ -55,7 +55,7 @@ def test_weights_that_decide_are_named():
         output="learning_rate",
     )
     (said,) = [one for one in ways(bent, rates(0.46, seed=1)).warnings if one.startswith("a is")]
-    assert "the weights decide" in said
+    assert "the weights cause the difference" in said
 
 
 def test_fit_smooth_reports_all_three_ways(tmp_path, capsys):

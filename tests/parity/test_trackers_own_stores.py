@@ -43,7 +43,7 @@ def test_a_saved_data_set_is_a_table(tmp_path, monkeypatch):
     datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name in ("a", "b")}).save_to_disk("two")
     for place in ("one", "hf:two#b"):
         assert run_table.read(place).to_dict("list") == rows
-    with pytest.raises(ValueError, match="has the splits a, b; name one"):
+    with pytest.raises(ValueError, match="has the splits a, b; choose one"):
         run_table.read("two")
 
 
@@ -156,7 +156,7 @@ def test_a_list_of_runs_without_an_end_is_refused(monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setattr("moejax.run_sources.mlflow.MOST_PAGES", 5)
     with serving(is_endless=True) as (running, address):
-        with pytest.raises(UserError, match=r"127\.0\.0\.1:\d+ lists more than 5 pages of runs; name one experiment"):
+        with pytest.raises(UserError, match=r"127\.0\.0\.1:\d+ lists more than 5 pages of runs; choose an experiment"):
             run_table.read_as_it_is(source(f"mlflow:{address}"))
         assert len(running.asked) < 10
 

@@ -77,7 +77,7 @@ def test_pages_of_many_runs_stay_small_and_hold_every_run(tmp_path, unfitted, co
 def test_one_run_is_a_page_that_says_why_nothing_was_fitted(tmp_path):
     text = _page(synthetic.runs(1), tmp_path)
     assert "No law could be fitted to these runs" in text
-    assert "chinchilla was not fitted: 1 run cannot set the 5 free coefficients" in text
+    assert "chinchilla was not fitted: 1 run cannot determine the 5 free coefficients" in text
 
 
 @pytest.mark.parametrize("columns", [["loss"], ["loss", "tokens"], ["loss", "flops", "params_active"]])

@@ -22,7 +22,7 @@ RUNS = {"run-0": (1_000_000, 2e7, 3.8), "run-1": (2_000_000, 4e7, 3.6), "run-2":
 
 def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "meta.yaml")
-    with pytest.raises(UserError, match="is a folder without runs"):
+    with pytest.raises(UserError, match="contains no runs"):
         run_table.read_as_it_is(tmp_path)
 
 
@@ -35,7 +35,7 @@ def test_a_run_called_by_a_number_keeps_its_name():
 def test_runs_without_an_end_are_refused(monkeypatch):
     monkeypatch.setattr("moejax.run_sources.source.MOST_RUNS", 5)
     endless = (TrackedRun(str(number), {}, {}, {}) for number in itertools.count())
-    with pytest.raises(UserError, match=r"^wandb:a/b has more than 5 runs; name one experiment or project\.$"):
+    with pytest.raises(UserError, match=r"^wandb:a/b has more than 5 runs; choose one experiment or project\.$"):
         _table("wandb:a/b", kinds()["wandb"], endless)
     assert next(endless).name == "6"
 
@@ -143,11 +143,11 @@ def test_records_of_wandb_are_read_across_blocks_up_to_where_a_run_was_killed(tm
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (".", "has runs of MLflow and TensorBoard; name one: mlflow:"),
-        ("empty", "is a folder without runs"),
+        (".", "has runs of MLflow and TensorBoard; choose one: mlflow:"),
+        ("empty", "contains no runs"),
         ("mlflow:nothing", "There is no MLflow store at nothing|need mlflow"),
-        ("tensorboard:empty", "has no events of TensorBoard|need tensorboard"),
-        ("wandb:empty", r"has no runs of Weights & Biases|needs? wandb"),
+        ("tensorboard:empty", "has no TensorBoard events|need tensorboard"),
+        ("wandb:empty", r"has no Weights & Biases runs|needs? wandb"),
         ("hf:empty", "cannot be read|need datasets"),
         ("words.db", "is not a run table: its name must end in"),
         ("other.db", "is not a run table: its name must end in"),

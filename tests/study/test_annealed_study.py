@@ -65,7 +65,7 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study(anneal=""), "analysis.anneal is empty; set it to"),
         (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
         (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),
-        (study(anneal_law="momentous"), "There is no law of loss curves 'momentous'"),
+        (study(anneal_law="momentous"), "There is no loss-curve law 'momentous'"),
         (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "163,840, 160 steps of 1,024 tokens, 163,840 in all, but all"),
         (study(anneal_tokens=(160 * STEP + 1, *ASKED)), "163,841, 160 steps of 1,024 tokens, 163,840 in all, but all"),
         (study(anneal_tokens=(200 * STEP + 1, 200 * STEP + 2)), "204,801 and 204,802, which are one budget of b: 200"),
@@ -208,8 +208,8 @@ def test_a_loss_that_is_no_number_leaves_one_model_out_and_is_said(trained, tmp_
     assert found is not None
     assert set(found.models) == {"b"}
     assert found.not_predicted == (
-        "Annealed losses of a are not predicted: The loss of a/trunk at step 40 is nan; laws of curves are of losses "
-        "above 0.",
+        "Annealed losses of a are not predicted: The loss of a/trunk at step 40 is nan; loss-curve laws need finite "
+        "losses above 0.",
     )
 
 
