@@ -138,7 +138,7 @@ class DesignResult(Shown):
         return config_text(self._built("config"), name, says, problem.assumptions.sequence_length)
 
     def training(self, name: str = "designed") -> dict[str, Any]:
-        """Return the settings of a training of the built model, for ``moejax.plan`` and ``moejax.train``.
+        """Return the settings of a training run of the built model, for ``moejax.plan`` and ``moejax.train``.
 
         The batch and the learning rate are "auto"; add the data.
 
