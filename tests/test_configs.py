@@ -130,7 +130,11 @@ def test_the_config_to_train_is_rehearsed_on_its_mesh_with_smaller_sizes(moments
     rows = [read_json(out / f"branch-{budget}.json", dict, remedy="") for budget in (4096, 8192)]
     assert rows[1]["loss"] < rows[0]["loss"] < 5.6
     assert rows[0]["num_devices"] == 8
-    assert main(["convert", "--to", "hf", str(out), "--out", str(tmp_path / "hf"), "--json"]) == 0
+    convert = ["convert", "--to", "hf", str(out), "--law", "chinchilla", "--out", str(tmp_path / "hf"), "--json"]
+    assert main(convert) == 0
+    card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
+    assert f"| validation | {rows[1]['loss']:.4f} nats/token |" in card
+    assert "nats/token by chinchilla (Hoffmann et al. 2022" in card
     assert '"model_type": "qwen3_moe"' in (tmp_path / "hf" / "config.json").read_text()
 
 

@@ -107,6 +107,8 @@ ONLY_IN = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "tokamax": {"kernels"},
+    "torch": {"modeling_moejax.py"},
+    "transformers": {"modeling_moejax.py"},
 }
 """Where a library may be imported: a part, or files of any part by their names."""
 

@@ -498,12 +498,12 @@ class ArchitectureOptions(ConfigOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportableOptions(ConfigOptions):
-    """A config file, and whether ``moejax convert`` must be able to write the trained model."""
+    """A config file, and whether transformers must be able to load the trained model."""
 
     exportable: str | None = option(
         None,
-        "refuse, before training, an architecture that moejax convert --to hf cannot write (in any family, or in "
-        "FAMILY)",
+        "refuse, before training, an architecture that no class of transformers computes, or that of FAMILY does not; "
+        "hf:moejax also allows one for which moejax convert writes its own code",
         metavar="hf[:FAMILY]",
     )
 
@@ -511,14 +511,17 @@ class ExportableOptions(ConfigOptions):
         """Raise ``UserError`` if a model, given by its name, cannot be exported as requested."""
         if self.exportable is None:
             return
-        from moejax.huggingface.conversion import plan_export
+        from moejax.huggingface.conversion import check_stock, plan_export
 
         kind, _, family = self.exportable.partition(":")
         if kind != "hf":
             raise UserError(f"--exportable {self.exportable} is not known; write --exportable hf, or hf:FAMILY.")
         for name, architecture in architectures.items():
             try:
-                plan_export(architecture, family or None)
+                if family:
+                    plan_export(architecture, family)
+                else:
+                    check_stock(architecture)
             except ValueError as error:
                 raise UserError(
                     f"{name} could not be exported to Hugging Face (--exportable {self.exportable}); change its "

@@ -3,13 +3,21 @@
 from moejax.huggingface.deepseek_v3 import DEEPSEEK_V3
 from moejax.huggingface.families import GPT_OSS, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.own_code import OWN_CODE
 from moejax.plugins import LazyDict, with_plugins
 
-__all__ = ["FAMILIES", "ModelFamily"]
+__all__ = ["FAMILIES", "ModelFamily", "families_and_own_code"]
 
 _OWN = (MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V3, GPT_OSS)
 
 FAMILIES: LazyDict[str, ModelFamily] = LazyDict(
     lambda: with_plugins({family.name: family for family in _OWN}, "moejax.huggingface", ModelFamily)
 )
-"""Model families by the ``model_type`` of their config.json; other packages add theirs by entry points."""
+"""Families of models that transformers computes, by the ``model_type`` of their config.json; other packages add theirs
+by entry points."""
+
+
+def families_and_own_code() -> dict[str, ModelFamily]:
+    """Return everything that ``moejax convert`` reads and writes by ``model_type``: the families, then moejax's own
+    code."""
+    return {**FAMILIES, OWN_CODE.name: OWN_CODE}

@@ -12,7 +12,7 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.folder import check_as_written
-from moejax.huggingface import FAMILIES
+from moejax.huggingface import families_and_own_code
 from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.weight_mapping import Pair
 from moejax.stored import foreign_json, read_bytes
@@ -118,10 +118,11 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
     remedy = "fetch it again"
     config = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     name = config.get("model_type")
-    family = FAMILIES.get(str(name))
+    known = families_and_own_code()
+    family = known.get(str(name))
     if family is None:
         raise UserError(
-            f"{path}: model_type {name!r} is not a family that moejax reads; known families are {', '.join(FAMILIES)}."
+            f"{path}: model_type {name!r} is not a family that moejax reads; known families are {', '.join(known)}."
         )
     quantised = config.get("quantization_config")
     if quantised:

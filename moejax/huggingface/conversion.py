@@ -14,12 +14,14 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.folder import atomic_folder, note
+from moejax.folder import atomic_folder, note, write_text
 from moejax.folder import write_json as write_plain_json
-from moejax.huggingface import FAMILIES
+from moejax.huggingface import FAMILIES, families_and_own_code
 from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE, Checkpoint, read_config
 from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.model_card import CARD, Trained, model_card
 from moejax.huggingface.options import CHECKPOINT_ONLY, IGNORED
+from moejax.huggingface.own_code import CODE, OWN_CODE
 from moejax.huggingface.weight_mapping import Pair, fused, pairs
 from moejax.say import StageCallback
 from moejax.stored import read_json, write_json
@@ -155,20 +157,21 @@ def to_huggingface(
     dtype: str | None = None,
     shard_bytes: int = 5_000_000_000,
     sequence_length: int = 4096,
+    trained: Trained | None = None,
     progress: StageCallback = lambda name, done, total: None,
 ) -> Converted:
-    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` if tensors allow.
+    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` if tensors allow, and a model card.
 
-    ``family`` is a key of ``FAMILIES``; None for the family of the weights' origin, else the first family that can
-    express them. ``sequence_length`` is written as the maximum number of positions, unless the architecture determines
-    it.
+    ``family`` is a key of ``families_and_own_code``; None for the family of the weights' origin, else as
+    ``plan_export`` chooses. ``sequence_length`` is written as the maximum number of positions, unless the architecture
+    determines it. ``trained`` describes the training in the model card.
 
     Raises:
       UserError: the weights are incomplete, or no family, or not this one, can express their architecture.
     """
     architecture = read_architecture(source)
     origin = _origin(source)
-    chosen, config, tensor_pairs = plan_export(architecture, family or origin.get("model_type"))
+    chosen, config, tensor_pairs, reason = plan_export(architecture, family or origin.get("model_type"))
     with open_weights(source, architecture) as file, atomic_folder(out) as partial:
         stored = {name: kind.dtype for name, kind in file.kinds.items()} | (
             {} if architecture.expert_bias else {EXPERT_BIAS: FLOATS["float32"]}
@@ -192,7 +195,18 @@ def to_huggingface(
         named = {"torch_dtype": _most_common(kinds)}
         write_plain_json(partial / CONFIG, {**longest, **carried, **config, **named})
         files = carry_tokenizer(source, partial)
-    return Converted(chosen.name, architecture, len(kinds), total, tuple(files))
+        card = model_card(architecture, chosen, trained, name=source.name, origin=origin.get("model_type"))
+        write_text(partial / CARD, card)
+        if chosen is OWN_CODE:
+            shutil.copyfile(CODE, partial / CODE.name)
+    remarks = (_WITH_OWN_CODE.format(reason=reason.rstrip("."), code=CODE.name),) if reason else ()
+    return Converted(chosen.name, architecture, len(kinds), total, tuple(files), remarks=remarks)
+
+
+_WITH_OWN_CODE = (
+    "no class of transformers computes this model (the nearest: {reason}), so the folder has its code, {code}: load it "
+    "with trust_remote_code=True"
+)
 
 
 def _write_shards(
@@ -232,19 +246,41 @@ class Export(NamedTuple):
     """Options of config.json that the architecture determines."""
     pairs: list[Pair]
     """Tensors of the checkpoint."""
+    reason: str = ""
+    """Why no class of transformers computes the model; empty if one does or a family was requested."""
 
 
 def plan_export(architecture: Architecture, name: str | None = None) -> Export:
-    """Return the representation of an architecture in the named family, by default in the first family that can express
-    it.
+    """Return the representation of an architecture in the named family. The default is the first family that can
+    express it, else moejax's own code.
 
     Raises:
-      UserError: no family, or not this one, can express it; lists the differences, fewest first.
+      UserError: no family, or not this one, can express it.
     """
     if name is not None:
-        if name not in FAMILIES:
-            raise UserError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
-        return _export(FAMILIES[name], architecture)
+        known = families_and_own_code()
+        if name not in known:
+            raise UserError(f"There is no family {name!r}; known are {', '.join(known)}.")
+        return _export(known[name], architecture)
+    family, reasons = _stock_family(architecture)
+    if family is not None:
+        return _export(family, architecture)
+    return _export(OWN_CODE, architecture)._replace(reason=reasons[0])
+
+
+def check_stock(architecture: Architecture) -> None:
+    """Raise ``UserError`` if no class of transformers computes an architecture; lists the differences, fewest first."""
+    family, reasons = _stock_family(architecture)
+    if family is None:
+        listed = "\n  ".join(reasons)
+        raise UserError(
+            f"No class of transformers computes this architecture. One that one of them computes has the fields in "
+            f"brackets; the nearest comes first:\n  {listed}"
+        )
+
+
+def _stock_family(architecture: Architecture) -> tuple[ModelFamily | None, list[str]]:
+    """Return the first family that can express an architecture, or the reason of each, the nearest first."""
     reasons = []
     for family in FAMILIES.values():
         try:
@@ -253,13 +289,9 @@ def plan_export(architecture: Architecture, name: str | None = None) -> Export:
             reasons.append((math.inf, f"{family.name} cannot express this architecture: {told(error)}"))
             continue
         if not different:
-            return _export(family, architecture)
+            return family, []
         reasons.append((len(different), f"{family.name} cannot express {', '.join(different)}."))
-    listed = "\n  ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
-    raise UserError(
-        f"No family of transformers computes this architecture. One that one of them computes has the fields in "
-        f"brackets; the nearest comes first:\n  {listed}"
-    )
+    return None, [reason for _, reason in sorted(reasons, key=lambda one: one[0])]
 
 
 def _export(family: ModelFamily, architecture: Architecture) -> Export:

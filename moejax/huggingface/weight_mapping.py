@@ -222,6 +222,8 @@ def model(tied: bool) -> list[WeightMapping]:
 
 _ATTENTION = LAYER + "self_attn."
 
+SINKS = WeightMapping(_ATTENTION + "sinks", "heads", ("attention.sinks",))
+
 ATTENTION = [
     WeightMapping(_ATTENTION + "q_proj.weight", "(heads head_dim) embed", ("attention.query",)),
     WeightMapping(_ATTENTION + "k_proj.weight", "(kv_heads head_dim) embed", ("attention.key",)),
@@ -231,7 +233,7 @@ ATTENTION = [
     WeightMapping(_ATTENTION + "k_proj.bias", "(kv_heads head_dim)", ("attention.key_bias",)),
     WeightMapping(_ATTENTION + "v_proj.bias", "(kv_heads value_dim)", ("attention.value_bias",)),
     WeightMapping(_ATTENTION + "o_proj.bias", "embed", ("attention.output_bias",)),
-    WeightMapping(_ATTENTION + "sinks", "heads", ("attention.sinks",)),
+    SINKS,
 ]
 """Mappings of grouped-query attention."""
 

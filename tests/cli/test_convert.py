@@ -67,6 +67,14 @@ def test_there_and_back(theirs, tmp_path, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["family"] == "mixtral"
     assert said["tensors"] == 41
+    own = ["convert", "--to", "hf:moejax", str(tmp_path / "ours"), "--out", str(tmp_path / "own")]
+    assert main(own) == 0
+    assert (tmp_path / "own" / "modeling_moejax.py").is_file()
+    other = ["convert", "--to", "hf:olmoe", str(tmp_path / "ours"), "--out", str(tmp_path / "other")]
+    assert main(other) == 2
+    assert "olmoe cannot express" in capsys.readouterr().err
+    assert main([*own[:-1], str(tmp_path / "predicted"), "--law", "chinchilla"]) == 2
+    assert "--law is of a training" in capsys.readouterr().err
     files = sorted((tmp_path / "back").glob("*.safetensors"))
     assert len(files) > 2
     with TensorFile(files[0]) as file:
@@ -84,6 +92,8 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
         (["--to", "weights", "{theirs}"], "is not a folder of a training"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
+        (["--to", "weights:mixtral", "{theirs}"], "--to weights:mixtral is not known; write --to hf or weights"),
+        (["--from", "hf:mixtral", "{theirs}"], "--from hf:mixtral is not known; write --from hf, and a PATH"),
     ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path, capsys):
@@ -155,6 +165,10 @@ def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_
         (["train", "--config=tiny", "--exportable", "hf:mixtral"], "mixtral cannot express num_shared_experts = 1"),
         (["train", "--config=tiny", "--exportable", "hf:llama"], "There is no family 'llama'"),
         (["train", "--config=tiny", "--exportable", "gguf"], "--exportable gguf is not known"),
+        (
+            ["train", "--config=tiny", "--config.architecture.router=expert_choice", "--exportable", "hf:moejax"],
+            "moejax cannot express this architecture: router 'expert_choice'",
+        ),
         (["study", "--config=quickstart", "--exportable", "hf"], "dense-32 could not be exported"),
         (["launch", "slurm", "--config=quickstart", "--exportable", "hf"], "dense-32 could not be exported"),
     ],

@@ -1,8 +1,13 @@
 """Tests against other people's implementations, which `make parity` installs."""
 
 import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
+
+# The architectures of tests/model/known_architectures.py.
+sys.path.append(str(Path(__file__).parent.parent / "model"))
 
 WITHOUT_PYTORCH = {"test_manifests.py", "test_tokamax.py"}
 

@@ -1,11 +1,15 @@
 """Models of transformers with random parameters, and their numbers as numpy arrays."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+_MODULES = tempfile.TemporaryDirectory(prefix="moejax-test-modules-")
+# Code of a checkpoint is copied there before it is imported.
+os.environ["HF_MODULES_CACHE"] = _MODULES.name
 
 
 def make(family: str, options: dict, seed: int = 0):
@@ -30,16 +34,15 @@ def make(family: str, options: dict, seed: int = 0):
     return model
 
 
-def load(folder: Path):
+def load(folder: Path, **options):
     """What ``AutoModelForCausalLM`` makes of a folder; nothing may be missing, unexpected or of another shape.
 
     Modules of multi-token prediction, which lie behind the last layer, are not built there.
     """
     from transformers import AutoModelForCausalLM
 
-    model, said = AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", output_loading_info=True, dtype="auto"
-    )
+    options = {"attn_implementation": "eager", "dtype": "auto"} | options
+    model, said = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
     behind = f"model.layers.{model.config.num_hidden_layers}."
     said["unexpected_keys"] = {key for key in said["unexpected_keys"] if not key.startswith(behind)}
     assert not any(said.values()), said

@@ -72,6 +72,14 @@ def two_branches(training, tmp_path):
     return write(tmp_path / "run", training, phases)
 
 
+def test_the_end_of_a_budget_has_its_row_and_other_checkpoints_have_none(two_branches):
+    row = {"model": "tiny", "tokens": 4096, "loss": 3.5, "fingerprint": "f"}
+    write_json(two_branches / "branch-4096.json", row)
+    assert find_saved_state(two_branches, verify=False).row == row
+    places = [two_branches / "checkpoints" / place for place in ("branch-4096/12", "branch-2048", "trunk")]
+    assert [find_saved_state(place, verify=False).row for place in places] == [{}, {}, {}]
+
+
 def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(training, tmp_path):
     training = dataclasses.replace(training, architecture=ARCHITECTURE)
     folder = write(tmp_path / "run", training, [("branch-4096", 16)])

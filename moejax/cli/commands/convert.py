@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from moejax.cli.options import Command, option, out
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
+from moejax.cli.shared import LAW, is_fit, law_or_fit
 from moejax.errors import UserError
 from moejax.folder import check_new_folder
 from moejax.json_text import json_text
@@ -20,6 +21,7 @@ from moejax.say import StageCallback, say
 
 if TYPE_CHECKING:
     from moejax.huggingface.conversion import Converted
+    from moejax.train.directory.saved_weights import SavedState
 
 EXAMPLE = """\
   moejax convert --from hf Mixtral-8x7B-v0.1 --out weights/mixtral
@@ -39,31 +41,38 @@ class ConvertCommand(Command, name="convert"):
         "a checkpoint folder to read",
         flag="from",
         metavar=("hf", "PATH"),
-        excludes=("target", "family", "ema"),
+        excludes=("target", "law", "ema"),
     )
     target: tuple[str, str] | None = option(
         None,
-        "format to write, and a weights folder, a training's folder or a checkpoint in it to read",
+        "format to write, and a weights folder, a training's folder or a checkpoint in it to read; hf writes a class "
+        "of transformers that computes the model, else its code (hf:moejax); hf:FAMILY, such as hf:mixtral, writes one",
         flag="to",
-        metavar=("hf|weights", "PATH"),
+        metavar=("hf[:FAMILY]|weights", "PATH"),
     )
     out: Path = out("new folder, which appears when it is complete", required=True)
     ema: bool = option(False, "for a training with recipe.ema_decay: the moving average of its parameters")
     dtype: str | None = option(
         None, "type of the weights (default: as stored)", choices=("float32", "bfloat16", "float16")
     )
-    family: str | None = option(None, "with --to hf: as mixtral (default: one that fits)", metavar="NAME")
+    law: str | None = option(
+        None,
+        f"with --to hf and a training: write the loss that this law predicts into the model card; {LAW}",
+        metavar="NAME|FIT",
+        read=law_or_fit,
+    )
     shard_bytes: Annotated[int, whole(1, 10**18)] = option(
         5_000_000_000, "with --to hf: maximum size of a file, where tensors allow", metavar="N"
     )
 
     def check(self) -> None:
-        kind, path = self._direction
+        kind, family, path = self._direction
         option, known = ("--from", ("hf",)) if self.source else ("--to", ("hf", "weights"))
-        if kind not in known:
-            raise UserError(f"{option} {kind} is not known; write {option} {' or '.join(known)}, and a PATH.")
-        if kind == "weights" and (self.dtype or self.family):
-            raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
+        if kind not in known or (family and (self.source or kind != "hf")):
+            given = f"{kind}:{family}" if family else kind
+            raise UserError(f"{option} {given} is not known; write {option} {' or '.join(known)}, and a PATH.")
+        if kind == "weights" and (self.dtype or self.law):
+            raise UserError("--to weights keeps the type of the training; leave --dtype and --law to --to hf.")
         check_new_folder(self.out)
         if not Path(path).is_dir():
             given = (
@@ -74,20 +83,22 @@ class ConvertCommand(Command, name="convert"):
             raise UserError(f"{option} {kind} {path}: there is no folder {path}. Give {given}.")
 
     @property
-    def _direction(self) -> tuple[str, str]:
+    def _direction(self) -> tuple[str, str, str]:
+        """Return the format, the family behind its colon, and the path."""
         direction = self.source or self.target
         assert direction is not None, "one is required"
-        return direction
+        kind, _, family = direction[0].partition(":")
+        return kind, family, direction[1]
 
     def run(self) -> None:
         from moejax.huggingface.conversion import from_huggingface
 
-        kind, path = self._direction
+        kind, family, path = self._direction
         with out_folder(self.out.absolute().parent, shared=True), progress() as show:
             if self.source:
                 done = _as_data(from_huggingface(Path(path), self.out, dtype=self.dtype, progress=show))
             elif kind == "hf":
-                done = self._to_huggingface(Path(path), show)
+                done = self._to_huggingface(Path(path), family or None, show)
             else:
                 done = self._to_weights(Path(path), show)
         if self.json:
@@ -95,15 +106,16 @@ class ConvertCommand(Command, name="convert"):
         else:
             _print(self.out, done)
 
-    def _to_huggingface(self, path: Path, show: StageCallback) -> dict[str, Any]:
+    def _to_huggingface(self, path: Path, family: str | None, show: StageCallback) -> dict[str, Any]:
         from moejax.huggingface.conversion import to_huggingface
+        from moejax.huggingface.model_card import Trained
         from moejax.train.directory.saved_weights import find_saved_state, is_training, write_saved_weights
         from moejax.weights.folder import is_weights
 
-        options = {"family": self.family, "dtype": self.dtype, "shard_bytes": self.shard_bytes, "progress": show}
+        options = {"family": family, "dtype": self.dtype, "shard_bytes": self.shard_bytes, "progress": show}
         if is_weights(path):
-            if self.ema:
-                raise UserError(f"--ema is of a training, and {path} is a folder of weights; leave it out.")
+            if option := "--ema" if self.ema else "--law" if self.law else "":
+                raise UserError(f"{option} is of a training, and {path} is a folder of weights; leave it out.")
             return _as_data(to_huggingface(path, self.out, **options))
         if not is_training(path):
             raise UserError(
@@ -111,12 +123,29 @@ class ConvertCommand(Command, name="convert"):
                 f"Give the --out of a training, a checkpoint in it, or a folder of weights."
             )
         saved = find_saved_state(path)
+        predicted = self._predicted(saved)
+        trained = Trained(saved.training.as_json(), saved.step, saved.tokens, saved.row, self.ema, predicted)
         with tempfile.TemporaryDirectory(dir=self.out.absolute().parent, prefix=".moejax-") as folder:
             between = Path(folder, "weights")
             write_saved_weights(saved, between, ema=self.ema, progress=show)
             length = saved.training.recipe.data.sequence_length
-            done = to_huggingface(between, self.out, **options, sequence_length=length)
+            done = to_huggingface(between, self.out, **options, sequence_length=length, trained=trained)
         return {**_as_data(done), "phase": saved.phase, "step": saved.step}
+
+    def _predicted(self, saved: SavedState) -> str:
+        if self.law is None:
+            return ""
+        from moejax.laws.accounting import design_of
+        from moejax.report.laws import ask, ask_fit
+
+        training = saved.training
+        design = design_of(training.architecture, saved.tokens, training.recipe.data.sequence_length)
+        answer = ask_fit(self.law, design) if is_fit(self.law) else ask(self.law, None, design)
+        if (loss := answer.values.get("loss")) is None:
+            raise UserError(f"--law {self.law} predicts {', '.join(answer.values)}; give a law of the loss.")
+        source = Path(answer.source).name if is_fit(self.law) else answer.source
+        beyond = ", beyond its fitted range" if answer.extrapolated else ""
+        return f"{loss:.4f} nats/token by {answer.law} ({source}){beyond}"
 
     def _to_weights(self, path: Path, show: StageCallback) -> dict[str, Any]:
         from moejax.train.directory.saved_weights import find_saved_state, write_saved_weights

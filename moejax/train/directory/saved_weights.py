@@ -22,6 +22,7 @@ from moejax.stored import Missing, foreign_json, read_bytes, read_json
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_trained, read_history
 from moejax.train.directory.manifest import damage, finished_steps, read_metadata
 from moejax.train.directory.metrics import TRUNK, branch_name
+from moejax.train.directory.row_file import read_row
 from moejax.train.training import Training
 from moejax.weights.folder import (
     EXPERT_BIAS,
@@ -61,6 +62,13 @@ class SavedState:
     def tokens(self) -> int:
         """Return the number of tokens that the training had read."""
         return self.training.recipe.tokens(self.step)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Return the run row of the budget that ends with this checkpoint; empty if none does."""
+        recipe = self.training.recipe
+        ends = {branch_name(budget): budget for budget in recipe.budgets_tokens if recipe.steps(budget) == self.step}
+        return (read_row(self.folder, ends[self.phase]) or {}) if self.phase in ends else {}
 
 
 def is_training(path: Path) -> bool:

@@ -1,0 +1,178 @@
+"""Write the model card of an exported checkpoint: README.md, with the facts that moejax knows and no others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from moejax.architecture import Architecture
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.own_code import CODE, OWN_CODE
+from moejax.model import transformer
+from moejax.quantities import format
+
+CARD = "README.md"
+
+Facts = Mapping[str, str | None]
+"""Rows of a table by name; rows without a value are left out."""
+
+
+class Trained(NamedTuple):
+    """The training that a checkpoint is from."""
+
+    settings: Mapping[str, Any]
+    """Plain data of the training."""
+    step: int
+    tokens: int
+    """Number of tokens read until this step."""
+    row: Mapping[str, Any]
+    """Run row of the checkpoint; empty if it is not the end of a budget."""
+    ema: bool = False
+    """True if the weights are the moving average, whose loss was not measured."""
+    predicted: str = ""
+    """Loss that a law predicts, with the law's name."""
+
+
+_TEXT = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+{tags}
+---
+
+# {name}
+
+A {kind} language model, exported by moejax.
+
+## Load
+
+```python
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("PATH", dtype="auto"{trust})
+```
+
+{code}
+
+{facts}
+"""
+
+
+def model_card(
+    architecture: Architecture, family: ModelFamily, trained: Trained | None, *, name: str, origin: str | None
+) -> str:
+    """Return the model card of an architecture in the form of a family.
+
+    ``name`` is the title of a model without ``trained``. ``origin`` is the family of the checkpoint that the weights
+    were imported from, or None.
+    """
+    code, trust = f"transformers loads it as `{family.model_class}`.", ""
+    if family is OWN_CODE:
+        code = f"`trust_remote_code=True` runs `{CODE.name}` in this folder, so read that file first."
+        trust = ", trust_remote_code=True"
+    if modules := architecture.num_mtp_layers:
+        code += f" The multi-token prediction modules ({modules}) are not used."
+    tables = {"Architecture": _architecture(architecture)}
+    if trained is not None:
+        tables |= {"Data": _data(trained), "Loss": _loss(trained), "Training": _training(trained)}
+    elif origin is not None:
+        tables |= {"Origin": {"imported from": f"a Hugging Face checkpoint of the family `{origin}`"}}
+    tags = ["moejax", *(["mixture-of-experts"] if architecture.is_moe else []), *(["custom_code"] if trust else [])]
+    return _TEXT.format(
+        tags="\n".join(f"- {tag}" for tag in tags),
+        name=trained.settings["name"] if trained else name,
+        kind="Mixture-of-Experts" if architecture.is_moe else "dense",
+        trust=trust,
+        code=code,
+        facts="\n\n".join(filter(None, (_table(heading, facts) for heading, facts in tables.items()))),
+    )
+
+
+def _architecture(a: Architecture) -> Facts:
+    counts, mixtures, windowed = transformer.count(a), sum(a.has_experts), sum(a.has_window)
+    attention = f"{a.num_heads} query heads and {a.num_kv_heads} key-value heads of width {a.head_dim}"
+    if a.kv_latent_dim:
+        attention = f"latent, {a.num_heads} heads, key-value latents of width {a.kv_latent_dim}"
+    of_mixtures = {
+        "routed experts": f"{a.num_experts}, {a.top_k} per token, of width {a.expert_hidden}",
+        "granularity (2 · width / width of an expert)": f"{2 * a.model_dim / (a.expert_hidden or 1):g}",
+        "shared experts": f"{a.num_shared_experts} of width {a.shared_width}" if a.num_shared_experts else None,
+        "router": f"`{a.router}`",
+    }
+    return {
+        "total parameters": f"{counts.total:,}",
+        "active parameters": f"{counts.active:,}",
+        "of both, embeddings": f"{counts.embedding:,}",
+        "layers": f"{a.num_layers}" + (f", {mixtures} with experts" if a.is_moe else ""),
+        "width": f"{a.model_dim}",
+        "attention": attention,
+        "window": f"{a.sliding_window} tokens in {windowed} layers" if windowed else None,
+        "positions": f"rotary, base {a.rope_theta:g}" if a.positions == "rope" else a.positions,
+        "dense feed-forward": f"of width {a.dense_hidden}" if mixtures < a.num_layers else None,
+        **(of_mixtures if a.is_moe else {}),
+        "vocabulary": f"{a.vocab_size:,}",
+    }
+
+
+def _data(trained: Trained) -> Facts:
+    data, row = trained.settings["recipe"]["data"], trained.row
+    # The last part of a path: where the text was on a machine is of no use to others.
+    source = data["source"] if data["source"].startswith("hf:") else PurePath(data["source"]).name
+    parts = ", ".join(f"{part['name']} (weight {part['weight']:g})" for part in data["mixture"])
+    return {
+        "text": parts or ", ".join(filter(None, (source, data["named_mixture"]))),
+        "SHA-256 of the text": row.get("corpus"),
+        "tokens read": f"{trained.tokens:,}",
+        "different tokens": f"{row['unique_tokens']:,.0f}" if row.get("unique_tokens") else None,
+        "sequence length": f"{data['sequence_length']:,} tokens",
+        "tokenizer": None if data["tokenizer"] is None else PurePath(data["tokenizer"]).name,
+    }
+
+
+def _loss(trained: Trained) -> Facts:
+    row = {} if trained.ema else trained.row
+    units = {"loss": "nats/token", "bits_per_byte": "bits/byte", "train_loss": "nats/token"}
+    losses = {name: f"{row[name]:.4f} {unit}" for name, unit in units.items() if row.get(name) is not None}
+    return {
+        "validation": losses.get("loss"),
+        "validation, per byte of text": losses.get("bits_per_byte"),
+        "validation tokens": f"{row['validation_tokens']:,}" if row.get("validation_tokens") else None,
+        "last training batches": losses.get("train_loss"),
+        "predicted by a law": trained.predicted or None,
+    }
+
+
+def _training(trained: Trained) -> Facts:
+    settings, row, recipe = trained.settings, trained.row, trained.settings["recipe"]
+    optimizer, runtime, loss = recipe["optimizer"], recipe["runtime"], recipe["loss"]
+    is_moe = bool(settings["architecture"]["num_experts"])
+    quantization = runtime["matmul_quantization"]
+    mesh = [f"{axis} {size}" for axis, size in recipe["mesh"].items() if size not in (1, -1)]
+    versions = json.loads(row.get("versions") or "{}")
+    named = [f"{name} {versions[name]}" for name in ("moejax", "python", "jax", "flax", "optax") if name in versions]
+    return {
+        "weights": f"moving average with decay {recipe['ema_decay']}" if trained.ema else None,
+        "optimizer": f"{optimizer['name']}, weight decay {optimizer['weight_decay']:g}",
+        "peak learning rate": f"{optimizer['learning_rate']:g}",
+        "schedule": f"warm-up of {optimizer['warmup_tokens']:,} tokens, {optimizer['decay_shape']} decay over the last "
+        f"{optimizer['decay_share']:.0%} to {optimizer['final_share']:g} of the peak",
+        "batch": f"{recipe['batch_tokens']:,} tokens" + (" after a ramp" if recipe["batch_ramp"] else ""),
+        "steps": f"{trained.step:,}",
+        "router losses": f"balance {loss['balance']:g}, z {loss['router_z']:g}" if is_moe else None,
+        "initial weights": PurePath(recipe["initial_weights"]["source"]).name or None,
+        "precision": runtime["compute_dtype"] + (f", products in {quantization}" if quantization != "none" else ""),
+        "mesh": ", ".join(mesh) or None,
+        "devices": f"{row['num_devices']} × {row['device']}" if row else None,
+        "FLOPs": format(row["flops"]) if row else None,
+        "seed": f"{settings['seed']}",
+        "fingerprint of the settings": row.get("fingerprint"),
+        "versions": ", ".join(named) or None,
+    }
+
+
+def _table(heading: str, facts: Facts) -> str:
+    rows = [f"| {name} | {value} |" for name, value in facts.items() if value is not None]
+    return "\n".join([f"## {heading}", "", "| | |", "|---|---|", *rows]) if rows else ""
