@@ -502,8 +502,8 @@ class ExportableOptions(ConfigOptions):
 
     exportable: str | None = option(
         None,
-        "refuse, before training, an architecture that no class of transformers computes, or that of FAMILY does not; "
-        "hf:moejax also allows one for which moejax convert writes its own code",
+        "refuse, before training, an architecture that no class of transformers computes, or not the one of FAMILY; "
+        "hf:moejax allows every one for which moejax convert can write the code",
         metavar="hf[:FAMILY]",
     )
 
@@ -523,9 +523,10 @@ class ExportableOptions(ConfigOptions):
                 else:
                     check_stock(architecture)
             except ValueError as error:
+                otherwise = "leave --exportable out" if family else "give --exportable hf:moejax to allow its own code"
                 raise UserError(
                     f"{name} could not be exported to Hugging Face (--exportable {self.exportable}); change its "
-                    f"fields, such as --config.architecture.FIELD=VALUE, or leave --exportable out. {told(error)}"
+                    f"fields, such as --config.architecture.FIELD=VALUE, or {otherwise}. {told(error)}"
                 ) from error
 
 

@@ -195,7 +195,8 @@ def to_huggingface(
         named = {"torch_dtype": _most_common(kinds)}
         write_plain_json(partial / CONFIG, {**longest, **carried, **config, **named})
         files = carry_tokenizer(source, partial)
-        card = model_card(architecture, chosen, trained, name=source.name, origin=origin.get("model_type"))
+        title = source.resolve().name
+        card = model_card(architecture, chosen, trained, name=title, origin=origin.get("model_type"))
         write_text(partial / CARD, card)
         if chosen is OWN_CODE:
             shutil.copyfile(CODE, partial / CODE.name)

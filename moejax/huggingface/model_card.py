@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -12,8 +11,11 @@ from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.own_code import CODE, OWN_CODE
 from moejax.model import transformer
 from moejax.quantities import format
+from moejax.stored import foreign_json
 
 CARD = "README.md"
+
+_REMEDY = "remove the row's file, and its run is done again"
 
 Facts = Mapping[str, str | None]
 """Rows of a table by name; rows without a value are left out."""
@@ -151,7 +153,7 @@ def _training(trained: Trained) -> Facts:
     is_moe = bool(settings["architecture"]["num_experts"])
     quantization = runtime["matmul_quantization"]
     mesh = [f"{axis} {size}" for axis, size in recipe["mesh"].items() if size not in (1, -1)]
-    versions = json.loads(row.get("versions") or "{}")
+    versions = foreign_json(row.get("versions", "{}"), "The column versions of the row", shape=dict, remedy=_REMEDY)
     named = [f"{name} {versions[name]}" for name in ("moejax", "python", "jax", "flax", "optax") if name in versions]
     return {
         "weights": f"moving average with decay {recipe['ema_decay']}" if trained.ema else None,

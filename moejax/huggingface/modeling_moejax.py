@@ -97,7 +97,7 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(slopes)
 
 
-class Attention(nn.Module):
+class MoejaxAttention(nn.Module):
     """Causal attention; subclasses compute queries, keys and values."""
 
     def __init__(self, a: SimpleNamespace, layer: int):
@@ -135,7 +135,7 @@ class Attention(nn.Module):
         return scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype) @ value
 
 
-class GroupedQueryAttention(Attention):
+class MoejaxGroupedQueryAttention(MoejaxAttention):
     """Attention in which several query heads share a key-value head."""
 
     def __init__(self, a: SimpleNamespace, layer: int):
@@ -164,7 +164,7 @@ class GroupedQueryAttention(Attention):
         return query, key, value
 
 
-class LatentAttention(Attention):
+class MoejaxLatentAttention(MoejaxAttention):
     """Multi-head latent attention, which caches one latent vector and one rotated key per token."""
 
     def __init__(self, a: SimpleNamespace, layer: int):
@@ -199,7 +199,7 @@ class LatentAttention(Attention):
         return query, torch.cat([key, rope_key.expand(-1, a.num_heads, -1, -1)], dim=-1), value
 
 
-class FeedForward(nn.Module):
+class MoejaxFeedForward(nn.Module):
     """Dense SwiGLU feed-forward, also for shared experts."""
 
     def __init__(self, model_dim: int, hidden: int):
@@ -213,7 +213,7 @@ class FeedForward(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Router(nn.Module):
+class MoejaxRouter(nn.Module):
     """Choice of the experts of each token, computed in float32 so that rounding does not change it."""
 
     def __init__(self, a: SimpleNamespace):
@@ -250,7 +250,7 @@ class Router(nn.Module):
         return expert, weight * a.routed_scaling_factor
 
 
-class Experts(nn.Module):
+class MoejaxExperts(nn.Module):
     """Routed experts of one layer, with their matrices in one tensor each."""
 
     def __init__(self, a: SimpleNamespace):
@@ -281,14 +281,14 @@ class Experts(nn.Module):
         return y.to(x.dtype)
 
 
-class MixtureOfExperts(nn.Module):
+class MoejaxMixture(nn.Module):
     """Routed experts, and shared experts that process every token."""
 
     def __init__(self, a: SimpleNamespace):
         super().__init__()
-        self.router, self.experts = Router(a), Experts(a)
+        self.router, self.experts = MoejaxRouter(a), MoejaxExperts(a)
         hidden = a.num_shared_experts * (a.shared_hidden or a.expert_hidden)
-        self.shared_experts = FeedForward(a.model_dim, hidden) if hidden else None
+        self.shared_experts = MoejaxFeedForward(a.model_dim, hidden) if hidden else None
         self.shared_expert_gate = nn.Linear(a.model_dim, 1, bias=False) if a.shared_expert_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -309,9 +309,9 @@ class MoejaxLayer(nn.Module):
     def __init__(self, a: SimpleNamespace, layer: int, has_experts: bool):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(a.model_dim, eps=a.norm_epsilon)
-        self.self_attn = (LatentAttention if a.kv_latent_dim else GroupedQueryAttention)(a, layer)
+        self.self_attn = (MoejaxLatentAttention if a.kv_latent_dim else MoejaxGroupedQueryAttention)(a, layer)
         self.post_attention_layernorm = nn.RMSNorm(a.model_dim, eps=a.norm_epsilon)
-        self.mlp = MixtureOfExperts(a) if has_experts else FeedForward(a.model_dim, a.dense_hidden)
+        self.mlp = MoejaxMixture(a) if has_experts else MoejaxFeedForward(a.model_dim, a.dense_hidden)
 
     def forward(self, x: Tensor, *attention_inputs: Any) -> Tensor:
         """Apply the layer to [B, T, D]."""
@@ -330,7 +330,7 @@ class MoejaxPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, (Attention, Router, Experts)):
+        if isinstance(module, (MoejaxAttention, MoejaxRouter, MoejaxExperts)):
             for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
                 nn.init.normal_(tensor, std=0.0 if name.endswith(("bias", "sinks")) else 0.02)
 
