@@ -53,7 +53,7 @@ FILES_OF_CURVES = ("curves.multi_power", "curves.momentum")
 
 @functools.cache
 def entries() -> tuple[LawEntry, ...]:
-    """Return the entries of all laws, those of other packages last.
+    """Return the entries of all laws; laws of other packages come last.
 
     Raises:
       UserError: a law of another package cannot be used.
@@ -64,7 +64,7 @@ def entries() -> tuple[LawEntry, ...]:
     every = tuple(with_plugins(own, "moejax.laws", LawEntry).values())
     names = [name for entry in every for name in (entry.name, *entry.aliases)]
     if doubled := next((name for number, name in enumerate(names) if name in names[:number]), None):
-        raise UserError(f"Two laws have the name or alias {doubled!r}; change or uninstall the package with the later.")
+        raise UserError(f"Two laws have the name or alias {doubled!r}; rename one of them or uninstall its package.")
     return every
 
 
@@ -103,5 +103,5 @@ ALIASES_OF_CURVES: dict[str, str] = {alias: entry.name for entry in OF_CURVES fo
 
 
 def called(law: type) -> str:
-    """Return the name of a law as used in commands; for a law without one, such as a formula, the name of its class."""
+    """Return a law's name in commands; for an unregistered law, such as a formula, return its class name."""
     return next((name for name, other in LAWS.items() if other is law), law.__name__)

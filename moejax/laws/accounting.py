@@ -21,7 +21,7 @@ from moejax.ranges import Number
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Matrices:
-    """Entries of the weight matrices that a token can use, summed over layers.
+    """Numbers of entries of the weight matrices by part, summed over layers.
 
     ``unembedding`` is the product with the vocabulary, whether its matrix is separate or tied to the embedding.
     """
@@ -142,8 +142,8 @@ class Flops:
 
     attention_projections: Number
     attention_scores: Number
-    """FLOPs of queries with keys and weights with values, for each query against the whole sequence, or against twice
-    the average number of keys in its window."""
+    """FLOPs of query-key and weight-value matmuls. A query meets all keys of the sequence; in a windowed layer, it
+    meets twice the average number of keys in its window."""
     router: Number
     routed_experts: Number
     """FLOPs of the ``top_k`` experts that serve the token."""
@@ -159,8 +159,8 @@ class Flops:
 
     @property
     def training(self) -> Number:
-        """Return the FLOPs of forward and backward pass, as used by laws; the backward pass has two products for each
-        one."""
+        """Return the FLOPs of forward and backward pass, as laws use them; the backward pass costs two forward
+        passes."""
         return 3 * self.forward
 
     @property
@@ -180,9 +180,9 @@ class Flops:
 
 
 def params(architecture: Architecture) -> Params:
-    """Count the parameters of an architecture by part, without those of multi-token prediction (``mtp_params``).
+    """Count the parameters of an architecture by part, without multi-token prediction modules (see ``mtp_params``).
 
-    These are the N of laws, and the counts that authors state: DeepSeek-V3's 671 billion exclude its module.
+    Laws and papers count this way: DeepSeek-V3's 671 billion exclude its module.
     """
     a = architecture
     m = matrices(a)
@@ -225,8 +225,8 @@ def params_active_served(architecture: Architecture, dropped_share: Number) -> N
 def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flops:
     """Return the forward FLOPs of one token in training, by part, for sequences of ``sequence_length`` tokens.
 
-    Multi-token prediction modules count in full for every token, even for the few without a token so far ahead. Serving
-    and evaluation do not use the modules; count them with ``architecture.without_mtp``.
+    Multi-token prediction modules count in full for every token, even for the last tokens of a sequence, which have no
+    target. Serving and evaluation do not use the modules; count them with ``architecture.without_mtp``.
     """
     a = architecture
     m = jax.tree.map(operator.add, matrices(a), mtp_matrices(a))
@@ -247,10 +247,9 @@ def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flop
 def design_of(architecture: Architecture, tokens: Number, sequence_length: Number | None = None) -> Design:
     """Return the design of a training run from its architecture and its ``tokens``.
 
-    All inputs of laws are derived from architectures here: run tables, fits, designs and predictions. Shared experts of
-    another width than the routed ones count in proportion to their width. ``flops`` depend on the sequence length and
-    are None without ``sequence_length``. Parameters and shape exclude multi-token prediction modules; ``flops`` include
-    them.
+    Run tables, fits, designs and predictions all derive the inputs of laws here. Shared experts whose width differs
+    from routed experts count in proportion to their width. ``flops`` depend on the sequence length and are None without
+    ``sequence_length``. Parameters and shape exclude multi-token prediction modules; ``flops`` include them.
     """
     a = architecture
     counts = params(a)

@@ -44,7 +44,7 @@ class Proportional:
 @pytree
 @dataclass(frozen=True)
 class BackboneByActive:
-    """Parameters outside the experts are ``ratio`` times those of the active experts.
+    """Parameters outside the experts are ``ratio`` times the active experts' parameters.
 
     This holds if experts are added to a fixed backbone: with X expert parameters, N = X + ratio·(1-S)·X.
     """
@@ -55,7 +55,7 @@ class BackboneByActive:
     def meaning(self) -> str:
         """Return the convention in words."""
         times = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
-        return f"parameters outside the experts being {times} the active experts'"
+        return f"parameters outside the experts are {times} the active experts' parameters"
 
     def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         active = 1 - sparsity
@@ -76,7 +76,7 @@ class BackboneByTotal:
     @property
     def meaning(self) -> str:
         """Return the convention in words."""
-        return f"parameters outside the experts being {100 * self.share:g} % of all"
+        return f"parameters outside the experts are {100 * self.share:g} % of all parameters"
 
     def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         return params_total * (self.share + (1 - self.share) * (1 - sparsity))
@@ -87,9 +87,9 @@ ACTIVE_PARAMS = {
     "backbone_by_active": BackboneByActive(ratio=0.5),
     "backbone_by_total": BackboneByTotal(share=0.05),
 }
-"""Conventions by name, with example values for what the paper leaves open."""
+"""Conventions by name; the paper leaves their values open, so these are examples."""
 DEFAULT = "proportional"
-"""Convention used unless another is named."""
+"""Default convention."""
 
 
 def convention(name: str | None = None) -> Any:
@@ -108,6 +108,6 @@ def sentence(taken: ActiveParams) -> str:
     """Return the sentence that names the convention of an output."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (
-        f"Active parameters at a total N and a sparsity S are by the convention {name}: {taken.meaning}, which "
-        f"Abnar et al. do not give (--active-convention)."
+        f"Active parameters follow the convention {name}: {taken.meaning}. Abnar et al. give no convention; "
+        f"choose one with --active-convention."
     )

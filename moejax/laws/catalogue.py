@@ -224,7 +224,7 @@ CATALOGUE: dict[str, PublishedModel] = {
         params_active=32e9,
         counted=no_vocabulary,
         source="Zhipu AI, GLM-4.5 (arXiv:2508.06471), Table 1; configuration file",
-        note="Total: without its multi-token-prediction layer, another 4.0 billion that the stated figure has.",
+        note="Total: the stated figure includes the multi-token-prediction layer, 4.0 billion; this count does not.",
     ),
     "deepseek-v3.1": PublishedModel(
         architecture=_DEEPSEEK_V3,
@@ -251,7 +251,7 @@ CATALOGUE: dict[str, PublishedModel] = {
         params_active=32e9,
         counted=unembedding_active,
         source="Moonshot AI, Kimi-K2 repository, model summary; configuration file",
-        note="Total: 1,026 billion, stated as 1T; with one more mixture layer it is the 1,043 that others state.",
+        note="Total: 1,026 billion, stated as 1T; one more MoE layer gives the 1,043 billion that others state.",
     ),
     "deepseek-moe-16b": PublishedModel(
         architecture=Architecture(
@@ -352,7 +352,7 @@ CATALOGUE: dict[str, PublishedModel] = {
 
 
 def find(name: str) -> PublishedModel:
-    """Return the published model of that name, in any case.
+    """Return the published model called ``name``, ignoring case.
 
     Raises:
       UserError: there is no such model; the message suggests similar names.

@@ -27,7 +27,8 @@ class Chip:
     torus_dimensions: int = 0
     """Dimensions of the torus, 2 or 3, with two neighbours in each; 0 for other interconnects."""
     cycles_per_second: float = 0.0
-    """Clock of a matrix unit: the peak divided by two operations of 128 x 128 cells of all units; 0 if not entered."""
+    """Clock of a matrix unit: the peak divided by 2 · 128 · 128 operations and the number of units; 0 if not
+    entered."""
     fp8_flops_per_second: float = 0.0
     """Peak of dense matrix products in float8; 0 for a chip without them, or if not entered."""
     int8_flops_per_second: float = 0.0
@@ -35,7 +36,7 @@ class Chip:
     nvlink_bytes_per_second: float = 0.0
     """Bandwidth of a GPU into its NVLink switches, one way; 0 for chips of a torus."""
     nvlink_gpus: int = 0
-    """Largest number of GPUs joined by NVLink: those of a host or of a rack."""
+    """Largest number of GPUs joined by NVLink, in one host or one rack."""
     host_gpus: int = 0
     """Number of GPUs per host."""
     network_bytes_per_second: float = 0.0
@@ -45,13 +46,14 @@ class Chip:
     """Number of JAX devices per chip, each with an equal share of the other values."""
 
     def peak(self, quantization: str) -> float:
-        """Return the FLOPs per second of products in "fp8" or "int8", or in bfloat16 for "none"; 0 if not supported."""
+        """Return the peak FLOPs per second of matmuls in "fp8" or "int8", or in bfloat16 for "none"; 0 if not
+        supported."""
         peaks = {"fp8": self.fp8_flops_per_second, "int8": self.int8_flops_per_second}
         return peaks.get(quantization, self.flops_per_second)
 
     @property
     def device(self) -> Chip:
-        """Return the chip of one device: an equal share of everything, including links."""
+        """Return one device's equal share of the chip, including its links."""
         share = 1 / self.devices
         return replace(
             self,
@@ -214,12 +216,12 @@ CHIPS: dict[str, Chip] = {
 
 
 def flops_per_hour(flops_per_second: float, mfu: float) -> float:
-    """Return the FLOPs of a chip in an hour at a share ``mfu`` of its peak."""
+    """Return the FLOPs that a chip computes per hour at the utilisation ``mfu`` of its peak."""
     return flops_per_second * mfu * 3600
 
 
 def find(name: str) -> Chip:
-    """Return the chip of that name, in any case.
+    """Return the chip called ``name``, ignoring case.
 
     Raises:
       UserError: there is no such chip; the message suggests similar names.

@@ -1,7 +1,7 @@
-"""Check closed forms as claims: that a value is optimal, verified numerically.
+"""Check numerically that closed forms are optimal.
 
-``check`` relies on the objective alone: derivatives come from ``jax.grad`` and ``jax.hessian``, the argmin from a
-search with another initial guess. All computations are in float64, independent of the process's flag.
+``check`` uses only the objective: derivatives come from ``jax.grad`` and ``jax.hessian``, and the argmin from searches
+that start elsewhere. All computations are in float64, independent of the process's flag.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moejax.float64 import float64
 from moejax.laws.design import Design, Scalar
 
 Partial = jax.tree_util.Partial
-"""A function with its first arguments, as a pytree of these."""
+"""A function bound to its first arguments, as a pytree whose leaves are these arguments."""
 Variables = Mapping[str, Any]
 """Positive numbers by name."""
 
@@ -41,8 +41,8 @@ class Claim:
     """A claim that ``value`` minimises ``objective`` among all positive variables with the same ``held``.
 
     ``objective`` and ``held`` are functions of the variables. Pass anything else through
-    ``Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held quantities
-    are products of powers of the variables, as a FLOP budget is, so that they are linear in the logarithms.
+    ``Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held quantities, such as a
+    FLOP budget, are products of powers of the variables, so they are linear in log variables.
     """
 
     statement: str
@@ -55,7 +55,7 @@ class Claim:
     objective_name: str = "loss"
     held: Callable[[Variables], Mapping[str, Any]] = Partial(lambda variables: {})  # noqa: RUF009
     notes: tuple[str, ...] = ()
-    """Remarks on the number, as sentences."""
+    """Remarks on the value, as sentences."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Checked:
 
     @property
     def holds(self) -> bool:
-        """Return whether the closed form is stationary, a minimum, and the result of the search."""
+        """Return whether the closed form is stationary, a minimum, and equal to the numerical argmin."""
         return (
             self.curvature > 0
             and self.residual <= NEWTON_TOLERANCE * self.curvature
@@ -88,7 +88,7 @@ class Checked:
 
 
 def law_at(law: Callable[[Design], Any], fixed: Variables, variables: Variables) -> Any:
-    """Return the output of a law at the design with these fixed fields and variables."""
+    """Return a law's output at ``Design(**fixed, **variables)``."""
     return law(Design(**fixed, **variables))
 
 
@@ -184,8 +184,8 @@ def _argmin(objective: Partial, value: Variables, at_value: Mapping[str, Any], a
         risen, slope = _rise_and_slope(jnp.asarray(steps), objective, value, tangent, at_value["objective"])
         return float(risen / rise), np.asarray(slope / rise)
 
-    # SciPy's search shares nothing with the derivation or the fits, and compiles nothing. If rounding stops its line
-    # search, which depends on the processor, it restarts from there.
+    # SciPy's search is independent of the derivation and of the fits, and compiles nothing. Rounding may stop its line
+    # search, depending on the processor; the search then restarts from there.
     def search(steps: np.ndarray) -> np.ndarray:
         for _ in range(RESTARTS):
             ended = minimize(scaled, steps, jac=True, method="BFGS", tol=1e-12)

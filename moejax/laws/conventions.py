@@ -1,10 +1,10 @@
 """Count parameters and FLOPs by each paper's convention, as sums over the same parts.
 
-Papers leave out parts (norms, router, embeddings, logits) and simplify attention (as many key-value heads as heads,
-heads that together are as wide as the model). The former selects summands; the latter is the exact count of a
-simplified architecture. So no convention repeats a formula of ``accounting.py``. Parts that a paper does not mention
-(dense layers among mixtures, latent attention, gates) are counted exactly, except multi-token prediction modules, which
-no paper covers and only the exact FLOPs include.
+Papers leave out parts (norms, router, embeddings, logits): the convention sums the other parts. Papers also simplify
+attention (as many key-value heads as heads, or heads that together are as wide as the model): the convention counts a
+simplified architecture exactly. So no convention repeats a formula of ``accounting.py``. Parts that a paper does not
+mention (dense layers among MoE layers, latent attention, gates) are counted exactly. Multi-token prediction modules are
+an exception: no paper covers them, and only the exact FLOPs include them.
 
 Formulas use the letters of the paper. FLOPs are for training, forward and backward, per token.
 """
@@ -37,20 +37,21 @@ class FlopsConvention:
 
 
 def multi_head(architecture: Architecture) -> Architecture:
-    """Return the architecture with as many key-value heads as heads: attention of 4·d_head·n_h·d parameters per
-    layer."""
+    """Return the architecture with as many key-value heads as heads, so that attention has 4·d_head·n_h·d parameters
+    per layer."""
     return architecture.replace(num_kv_heads=architecture.num_heads, value_head_dim=0, num_mtp_layers=0)
 
 
 def square(architecture: Architecture) -> Architecture:
-    """Return the architecture with one head as wide as the model: 4·d² attention parameters, scores of 4·d·S forward
-    FLOPs."""
+    """Return the architecture with one head as wide as the model: attention has 4·d² parameters, its scores 4·d·S
+    forward FLOPs."""
     one_head = {"num_heads": 1, "num_kv_heads": 1, "head_dim": architecture.model_dim, "value_head_dim": 0}
     return architecture.replace(**one_head, kv_latent_dim=0, num_mtp_layers=0)
 
 
 def grouped_square(architecture: Architecture) -> Architecture:
-    """Return the architecture with heads of width d/n_h: attention of d²·(2 + 2·n_kv/n_h) parameters per layer."""
+    """Return the architecture with heads of width d/n_h, so that attention has d²·(2 + 2·n_kv/n_h) parameters per
+    layer."""
     head_dim = architecture.model_dim / architecture.num_heads
     return architecture.replace(head_dim=head_dim, value_head_dim=0, kv_latent_dim=0, num_mtp_layers=0)
 

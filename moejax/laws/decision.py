@@ -1,7 +1,7 @@
-"""Define decisions of a law: optimal sizes for a budget, the cost of a loss, a leverage.
+"""Define decisions that follow from a law: optimal sizes for a budget, the compute for a loss, or a leverage.
 
-For given quantities, a decision is a function of the law alone, so that it is resampled, profiled and differentiated
-like a coefficient. Symbols are those of the law's own paper.
+Once its inputs are fixed, a decision depends only on the law's coefficients. So it can be resampled, profiled and
+differentiated like a coefficient. Symbols are those of the law's own paper.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from moejax.laws.design import Design, Scalar
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """A decision of a law for given quantities."""
+    """A decision of a law as a function of input quantities."""
 
     given: tuple[str, ...]
-    """Names of given quantities: fields or ratios of a Design; ``flops`` are 6 · active parameters · tokens, ``loss``
-    nats per token."""
+    """Names of the input quantities: fields or ratios of a Design. ``flops`` are 6 · active parameters · tokens;
+    ``loss`` is in nats per token."""
     gives: Mapping[str, str]
     """Names of the results, with their symbols."""
     decide: Callable[..., Mapping[str, Any]]
@@ -36,9 +36,9 @@ class DecisionRule:
     """``reason(law, **given)``: why the law has no answer."""
 
     def why_none(self, law: Callable[[Design], Any], given: Mapping[str, float]) -> str:
-        """Return the reason why a law has no answer for given quantities, as the end of a sentence."""
+        """Return why a law has no answer for the given quantities, as the end of a sentence."""
         said = self.reason(law, **{name: given[name] for name in self.given}) if self.reason is not None else ""
-        return said or "with these coefficients the formula of the answer gives no finite number"
+        return said or "the formula gives no finite value with these coefficients"
 
     def at_an_end(self, name: str, value: float) -> str:
         """Return a sentence about the bound that the decision has reached; empty inside the bounds."""
@@ -70,7 +70,7 @@ def optimum(
     Args:
       claim: ``claim(law, **given)``.
       ends: bounds of the search for some of the claim's variables.
-      gives: symbols of the claim's variables, and of the ``loss`` if it is a result too; names are prefixed with
+      gives: symbols by variable of the claim, and by ``loss`` to return the loss too; results have the prefix
         ``optimal_``.
     """
 
@@ -109,7 +109,7 @@ def growth(split: Callable[..., Mapping[str, Any]], *, given: tuple[str, ...] = 
 
 
 LOG_FLOPS = 50.0
-"""Logarithm of the budget, 5e21 FLOPs, at which the slope of a power law is taken; it is the same at any budget."""
+"""Logarithm of the budget (5e21 FLOPs) at which a power law's slope is computed; every budget gives the same slope."""
 
 SPLIT: Mapping[str, str] = {"params_active": "N_act*", "tokens": "D*", "loss": "L*"}
 """Symbols of the best split of a budget into active parameters and tokens."""

@@ -1,4 +1,4 @@
-"""Define the common input of every law: one model and one token count, in terms that do not depend on the paper.
+"""Define the common input of every law: a model and its training tokens, in terms that do not depend on a paper.
 
 The papers use the same letters for different quantities:
 
@@ -11,8 +11,8 @@ S      ``shared_share``         ``sparsity``             –                    
 N      non-embedding total      total                    see each law           non-embedding total      –
 ====== ======================== ======================== ====================== ======================== ==============
 
-``LETTERS`` has the same by law, for constraints of ``moejax design``. A law's ``inputs`` name the fields of ``Design``
-that it reads; ratios such as ``sparsity`` are properties.
+``LETTERS`` maps these letters by law, for the constraints of ``moejax design``. A law's ``inputs`` name the fields of
+``Design`` that it reads; ratios such as ``sparsity`` are properties.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from jax import Array
 from moejax.pytree import pytree
 
 Scalar: TypeAlias = float | np.ndarray | Array
-"""A number, or a traced or batched one."""
+"""A number, plain, traced or batched."""
 Quantity = Any
-"""A number, or an array of numbers with one leading axis shared by all given fields."""
+"""A number, or an array with one leading axis that all fields share."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A training run as input of laws, before it is trained. Unknown fields are None.
+    """A planned or finished training run as the input of laws. Unknown fields are None.
 
-    Laws are written for one point. A Design of arrays is many points, which ``jax.vmap`` of a law reads.
+    Laws are written for one point. A Design of arrays holds many points; apply a law to it with ``jax.vmap``.
     """
 
     params_total: Quantity = None
@@ -55,11 +55,11 @@ class Design:
     flops: Quantity = None
     """Training FLOPs C, forward and backward."""
     num_experts: Quantity = None
-    """Routed experts per mixture layer; 0 if dense."""
+    """Routed experts per MoE layer; 0 if dense."""
     top_k: Quantity = None
     """Routed experts that serve one token."""
     num_shared_experts: Quantity = None
-    """Experts that serve every token, in units of the width of a routed one: an expert of half the width counts as
+    """Experts that serve every token, in units of a routed expert's width: an expert of half that width counts as
     0.5."""
     model_dim: Quantity = None
     """Width of the residual stream."""
@@ -72,7 +72,7 @@ class Design:
 
     @property
     def loss(self) -> Quantity:
-        """Loss of the run in nats per token, if known (in ``columns``): the input of laws of scores."""
+        """Loss of the run in nats per token, the input of score laws; None if ``columns`` has no loss."""
         return (self.columns or {}).get("loss")
 
     @property
@@ -102,7 +102,7 @@ class Design:
 
     @property
     def expansion(self) -> Quantity:
-        """Total over active parameters (chapter 002's G); 1 for a dense model."""
+        """Total parameters / active parameters (chapter 002's G); 1 for a dense model."""
         return self.params_total / self.params_active
 
     @property
@@ -112,7 +112,7 @@ class Design:
 
     @property
     def shared_share(self) -> Quantity:
-        """Share of shared experts among those that serve one token (Zhao's and Tian's S)."""
+        """Share of shared experts among the experts that serve one token (Zhao's and Tian's S)."""
         return self.num_shared_experts / self.active_experts
 
     @property
@@ -128,9 +128,9 @@ class Design:
 
     @property
     def expert_expansion(self) -> Quantity:
-        """Routed experts per routed expert that serves a token (Ludziejewski's E, Clark's E at k = 1).
+        """``num_experts`` / ``top_k`` (Ludziejewski's E, Clark's E at k = 1).
 
-        1 for a dense model, whether its table has 0 experts, none that serves a token, or 1 and 1.
+        It is 1 for a dense model, whether its ``num_experts`` and ``top_k`` are 0 or 1.
         """
         mixture = (self.num_experts > 0) & (self.top_k > 0)
         return _where(mixture, self.num_experts / _where(mixture, self.top_k, 1), 1)
@@ -174,7 +174,7 @@ LETTERS: dict[str, dict[str, str]] = {
 }
 """Fields by the letters of a law's paper, by the law's name."""
 SCALED_LETTERS = {("granularity", "G"): 0.5}
-"""Factor from the paper's number to a Design's, by law and letter: Krajewski's G is 4·d_model over d_expert."""
+"""Factor from the paper's value to a Design's, by law and letter: Krajewski's G is 4·d_model / d_expert."""
 
 FIELDS = tuple(f.name for f in fields(Design) if f.name != "columns")
 
@@ -190,13 +190,13 @@ DERIVED = {
 
 
 def value_of(design: Design, name: str) -> Quantity:
-    """Return a column, field or property of a design; None if it is unknown."""
+    """Return a column, field or property of a design; None if the design lacks it."""
     columns = design.columns or {}
     return columns[name] if name in columns else getattr(design, name, None)
 
 
 def known(design: Design) -> dict[str, Quantity]:
-    """Return every field and other column that a design gives."""
+    """Return the fields of a design that are not None, and its columns."""
     given = {name: value for name in FIELDS if (value := getattr(design, name)) is not None}
     return given | dict(design.columns or {})
 
@@ -212,7 +212,7 @@ KINDS = {
     "tokens": ("tokens", "unique_tokens"),
     "flops": ("flops",),
 }
-"""Fields that share a unit, by the kind of the unit."""
+"""Fields that share a unit, by the unit's kind."""
 
 POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
 """Plausible bounds by kind; toy models in pipeline tests have a few thousand parameters."""
@@ -220,7 +220,7 @@ WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
 """Fields that must be within ``POSSIBLE``; embeddings may be few, or none."""
 THOUSAND = 3
-"""Decades of a factor of 1,000: units of counts are powers of it."""
+"""Decades in a factor of 1,000; units of counts are powers of 1,000."""
 
 
 def kind_of(name: str) -> str:
@@ -231,7 +231,7 @@ def kind_of(name: str) -> str:
 def in_units(design: Design, units: Mapping[str, Any]) -> Design:
     """Return the design with counts in other units; ``units`` gives the size of a unit by its kind.
 
-    The kind of another column is its own name.
+    A column outside ``KINDS`` is its own kind.
     """
     changes = {
         name: value / size

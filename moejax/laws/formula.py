@@ -1,10 +1,10 @@
 """Parse equations into trees: those at the beginning of a law's docstring, and those that a user fits (``--form``).
 
-The equations of docstrings are rendered on pages, and tests compare them with the code. The first paragraph is one
-equation or more, joined by commas, ``with`` and ``and``, up to a full stop. The others give the meaning of each letter:
-the letter, ``is``, and between double backticks a field of ``Design`` or an output of the law, or a product or quotient
-of such. Every product has its sign, ``N^a·D^b`` or ``N^a*D^b``: adjacent letters are no product. A column whose name is
-no word is written between `backticks`, and numbers may be written 1e9 or 48M.
+The docs render the equations of docstrings, and tests compare them with the code. The first paragraph consists of
+equations, joined by commas, ``with`` and ``and``, and ends with a full stop. The other paragraphs define each letter:
+the letter, ``is``, and in double backticks a field of ``Design``, an output of the law, or a product or quotient of
+these. Every product needs a sign, as in ``N^a·D^b`` or ``N^a*D^b``; adjacent letters do not form a product. Write
+column names that are not words in `backticks`, and numbers like 1e9 or 48M.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Greatest:
 
 @dataclass(frozen=True)
 class Summation:
-    """A sum of a term over i = 1, 2, …, for as many i as its coefficients with the index i have."""
+    """A sum of a term over i = 1, 2, …, up to the length of its coefficients with index i."""
 
     term: Tree
 
@@ -145,7 +145,9 @@ def formula(law: type) -> Formula:
     first, _, prose = inspect.cleandoc(law.__doc__ or "").partition("\n\n")
     text = " ".join(first.split())
     if not text.endswith("."):
-        raise ValueError(f"The docstring of {law.__name__} must begin with equations and a full stop; it has {text!r}.")
+        raise ValueError(
+            f"The docstring of {law.__name__} must begin with equations and a full stop; it begins with {text!r}."
+        )
     equations = parse(text[:-1])
     used = {name for equation in equations for side in (equation.left, equation.right) for name in names(side)}
     letters = {letter: said for letter, said in _LETTER.findall(" ".join(prose.split())) if letter in used}
@@ -180,7 +182,7 @@ def nodes(tree: Tree) -> Iterator[Tree]:
 
 
 def replaced(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
-    """Return a tree with the trees of defined names in their place."""
+    """Return a tree with defined names replaced by their trees."""
     if isinstance(tree, Name):
         return defined.get(tree.text, tree)
 
@@ -193,7 +195,7 @@ def replaced(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
 
 
 def computed(tree: Tree, at: Callable[[Tree], Any], xp: ModuleType) -> Any:
-    """Compute a tree with NumPy or ``jax.numpy``, given a function that returns the values of its parts and names."""
+    """Compute a tree with NumPy or ``jax.numpy``; ``at`` returns the values of its parts and names."""
     match tree:
         case Number(text):
             return float(text)
@@ -235,9 +237,9 @@ class Reader:
 
     functions: tuple[str, ...] = FUNCTIONS
     reserved: tuple[str, ...] = (*FUNCTIONS, *_EXTREMES)
-    """Words that are no names."""
+    """Words that cannot be names."""
     products: tuple[str, ...] = ("·", "*", "/")
-    """Signs between factors, which are computed from left to right."""
+    """Signs between factors; products are evaluated from left to right."""
 
     def __init__(self, text: str, what: str):
         self.text, self.what = text.rstrip(), what
@@ -322,7 +324,7 @@ class Reader:
         return Power(base, self.factor()) if self.took("^", "**") else base
 
     def applied(self) -> Tree | None:
-        """Return the application of a function; None if the next token is no function."""
+        """Return the application of a function; None if the next token is not a function."""
         if function := self.took(*self.functions):
             return Apply(function, self.atom() if self.next == "(" else self.factor())
         if extreme := self.took(*_EXTREMES):

@@ -1,14 +1,14 @@
-"""Make a law from a formula: a class like that of a catalogue law, with the coefficients and inputs that it names.
+"""Make a law class from a formula, with the coefficients and inputs that the formula names.
 
 ``loss = E + A/N^alpha + B/D^beta`` is a law with the coefficients E, A, alpha, B and beta that reads ``params_active``
 and ``tokens``. The properties of coefficients that the fitting engine needs are derived from the formula:
 
-- Positive coefficients are exponents with a minus or in a denominator (``N^-a``, ``1/N^a``), factors of a power law
-  (``A/N^alpha``, ``k*N^a``) and single terms in a sum of these (``E``). All others may have any sign, unless declared
-  otherwise.
-- The scale of a term has the inverse dimension of its columns. A coefficient next to columns in ``min(D, T)`` or
-  ``(D + T)^b`` has their dimension, and one next to ``b*log(N)`` is shifted by a change of N's unit. Without such a
-  coefficient the column keeps its unit.
+- A coefficient is positive if it is an exponent with a minus or in a denominator (``N^-a``, ``1/N^a``), a factor of a
+  power law (``A/N^alpha``, ``k*N^a``) or a single term in a sum of power laws (``E``). Other coefficients may have any
+  sign, unless the user declares a sign.
+- The scale of a term has the inverse dimension of its columns. A coefficient next to columns in ``min(D, T)`` or ``(D +
+  T)^b`` has their dimension. A change of N's unit shifts a coefficient next to ``b*log(N)``. A column without such a
+  coefficient keeps its unit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from moejax.laws.search import best_split, why_no_split
 from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
-"""Columns of letters that are not column names."""
+"""Columns by letter, for letters that are not column names."""
 SIGNS = {"+": "above 0", "-": "below 0", "any": "of either sign"}
 MOST_PARTS = 2_000
 """Maximum size of a formula's tree after substituting its definitions."""
@@ -62,16 +62,15 @@ _BASES = {"log2": 2.0, "log10": 10.0}
 
 @dataclass(frozen=True)
 class ReadFormula:
-    """A formula and the interpretation of its names, from which the law can be made again."""
+    """A formula and the meaning of its names, which together define the law."""
 
     text: str
     columns: tuple[tuple[str, str], ...]
-    """Names in the formula that are targets or quantities of a run, and their columns: fields, ratios or other
-    columns."""
+    """Names in the formula that are targets or inputs, with their columns: fields, ratios or other columns."""
     signs: tuple[tuple[str, Sign], ...]
     """Coefficients in order, with their signs."""
     budget: str = ""
-    """Cost of two columns, such as ``C = 6*N*D``, for decisions; empty if the law makes no decisions."""
+    """Formula for the cost of two columns, such as ``C = 6*N*D``, for decisions; empty if the law makes none."""
 
     @property
     def sentence(self) -> str:
@@ -79,7 +78,7 @@ class ReadFormula:
         by_sign = {sign: [name for name, one in self.signs if one == sign] for sign in SIGNS}
         said = "; ".join(f"{SIGNS[sign]}: {', '.join(ones)}" for sign, ones in by_sign.items() if ones)
         read = ", ".join(ours if name == ours else f"{name} ({ours})" for name, ours in self.columns)
-        return f"The formula is of the columns {read}, with the coefficients {said}."
+        return f"The formula reads the columns {read}, with the coefficients {said}."
 
 
 class FormulaLaw:
@@ -109,11 +108,11 @@ def formula_law(
       text: formula, such as ``loss = E + A/N^alpha + B/D^beta``; definitions follow after a comma or ``with``.
       columns: column names in addition to the fields of a ``Design``, its ratios, ``loss`` and N, D, C, L.
       signs: signs of coefficients that differ from those suggested by the formula: ``"+"``, ``"-"`` or ``"any"``.
-      known: replaces all these: every name that is a column, with its name in a ``Design``.
-      budget: cost of two columns, such as ``C = 6*N*D``; the law then decides how to split it.
+      known: all column names of the formula with their names in a ``Design``; replaces the defaults and ``columns``.
+      budget: formula for the cost of two columns, such as ``C = 6*N*D``; the law then decides how to split the cost.
 
     Raises:
-      UserError: the text is no formula, or cannot be fitted; the message gives the position or the name.
+      UserError: the text is not a formula, or cannot be fitted; the message gives the position or the name.
     """
     if known is None:
         known = LETTERS | {name: name for name in (*FIELDS, *DERIVED, "loss", *columns)}
@@ -147,22 +146,22 @@ def formula_law(
 
 
 def assumed_signs(cls: type[FormulaLaw]) -> dict[str, Sign]:
-    """Return the coefficients whose single sign was suggested by the formula, with that sign."""
+    """Return the coefficients whose sign the formula restricts, with that sign; exclude signs that the user changed."""
     suggested = _Signs(dict(cls.formula.columns), _outputs(cls.formula.text).values()).signs
     return {name: sign for name, sign in cls.formula.signs if sign != "any" and suggested[name] == sign}
 
 
 def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
-    """Return a law by formula as plain data."""
+    """Return a formula's law as plain data."""
     said = cls.formula
     return {"formula": said.text, "columns": dict(said.columns), "signs": dict(said.signs), "budget": said.budget}
 
 
 def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
-    """Return the law of plain data: the inverse of ``stored``.
+    """Return the law from plain data, the inverse of ``stored``.
 
     Raises:
-      UserError: the text is no formula, or has other names.
+      UserError: the text is not a formula, or has other names.
     """
     made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"], budget=plain["budget"])
     if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs", "budget")}:
@@ -207,7 +206,7 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
 def _spent(
     text: str, budget: str, read: Mapping[str, str], known: Mapping[str, str]
 ) -> tuple[tuple[str, str], tuple[str, str], tuple[str, str]]:
-    """Return the name of a budget and the two columns that spend it, each as written and as in a ``Design``.
+    """Return a budget and its two columns, each with its name in the formula and its name in a ``Design``.
 
     Raises:
       UserError: the budget is not a new name that depends on two columns of the formula.
@@ -233,7 +232,7 @@ def _spent(
 
 
 def spent_in_rows(law: type[FormulaLaw], columns: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the column of a law's budget and, by the budget's formula, its value in every row of the columns."""
+    """Return the column of a law's budget and the budget formula's value in every row."""
     named = dict(law.formula.columns)
     ((spent, tree),) = _outputs(law.formula.budget).items()
     return named[spent], _evaluate(tree, {name: columns[named[name]] for name in names(tree)})
@@ -282,7 +281,7 @@ def _check_coefficients(text: str, coefficients: list[str]) -> None:
                 f"The formula {text!r} has {name!r}, which is neither a column nor a valid name of a coefficient."
             )
         if (plain := unicodedata.normalize("NFKC", name)) != name:
-            # Python identifies both spellings.
+            # Python treats both spellings as the same name.
             raise UserError(f"The formula {text!r} has a coefficient {name}; write it as {plain}.")
         taken = "is a keyword of Python" if keyword.iskeyword(name) else "is an attribute of every law"
         if keyword.iskeyword(name) or name in vars(FormulaLaw).get("__annotations__", ()):
@@ -364,7 +363,7 @@ def _terms(tree: Tree) -> tuple[Tree, ...]:
 
 
 class _Signs:
-    """Signs suggested by a formula; a coefficient may have any sign if one of its occurrences allows it."""
+    """Signs implied by a formula; a coefficient may have any sign if one of its occurrences allows any sign."""
 
     def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
         self.read = read
@@ -435,11 +434,11 @@ class _Signs:
 
 
 Exponent = tuple[str, ...] | None
-"""Names of coefficients and numbers, with or without a minus, whose sum is an exponent; None if it is no such sum."""
+"""Names of coefficients and numbers, with or without a minus, whose sum is an exponent; None for other exponents."""
 
 
 class _Dimensions:
-    """Dimensions and shifts of a formula's coefficients, as far as coefficients can absorb changes of units."""
+    """Dimensions and shifts of a formula's coefficients that let them absorb changes of units."""
 
     def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
         self.read = read
@@ -458,7 +457,7 @@ class _Dimensions:
         return next((kind for kind, names in KINDS.items() if ours in names), own)
 
     def scale(self, tree: Tree) -> None:
-        """Record the coefficients with the magnitude of the output, one for each term."""
+        """Record one coefficient of each term as having the output's magnitude."""
         for term in _terms(tree):
             factors = [*_factors(term)]
             bare = [
@@ -479,10 +478,10 @@ class _Dimensions:
                 self.carry(*self.powers(term))
 
     def shifted(self, term: Tree, bearer: str, subtracted: bool) -> bool:
-        """Record the shift of the number next to ``b*log(N)`` in another unit; return whether the term has that form.
+        """Record how a unit change shifts the coefficient next to ``b*log(N)``; return whether the term has that form.
 
         Args:
-          subtracted: whether the number is subtracted, as in ``log(N) - m``.
+          subtracted: whether the coefficient is subtracted, as in ``log(N) - m``.
         """
         factors = [*_factors(term)]
         logs = [tree for tree, below in factors if isinstance(tree, Apply) and tree.function in LOGARITHMS]
@@ -506,7 +505,8 @@ class _Dimensions:
             self.dimensions[bearers[0][0]] = _borne(powers, bearers[0][1])
 
     def compared(self, powers: Mapping[str, Exponent], beside: list[list[tuple[str, bool]]]) -> bool:
-        """Assign the dimension of the compared terms to a coefficient of each part; return whether all have it."""
+        """Assign the compared terms' dimension to a coefficient of each part; return whether all parts have that
+        dimension."""
         inverse = {kind: _negated(exponent) for kind, exponent in powers.items()}
         if None in powers.values() or not all(beside):
             return False
@@ -515,8 +515,8 @@ class _Dimensions:
         return all(self.dimensions.get(name) == _borne(inverse, below) for (name, below), *_ in beside)
 
     def powers(self, tree: Tree, exponent: Exponent = ("1",)) -> tuple[dict[str, Exponent], list[tuple[str, bool]]]:
-        """Return the unit exponents of a term by kind, and the coefficients that could absorb them, with their
-        position."""
+        """Return a term's unit exponents by kind, and the coefficients that can absorb them, with True if in a
+        denominator."""
         powers: dict[str, Exponent] = {}
         bearers: list[tuple[str, bool]] = []
         for factor, below in _factors(tree):
@@ -541,7 +541,7 @@ class _Dimensions:
         return powers, bearers
 
     def raised(self, base: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """Return the unit exponents of a power; none if the base has a coefficient of its own."""
+        """Return the unit exponents of a power; an empty dict if the base has its own coefficient."""
         powers, bearers = self.powers(base, exponent)
         if isinstance(base, Name) or not self.powers(base)[1]:
             return powers if not bearers else {}
@@ -549,7 +549,7 @@ class _Dimensions:
         return {}
 
     def alike(self, several: tuple[Tree, ...], tree: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """Return the unit exponents of a sum or minimum if its parts have the same and one has no coefficient.
+        """Return the unit exponents of a sum or minimum if its parts share them and one part has no coefficient.
 
         A coefficient next to columns, such as T in ``min(D, T)``, has their dimension.
         """
@@ -584,7 +584,8 @@ class _Dimensions:
 
 
 def _borne(powers: Mapping[str, Exponent], below: bool) -> dict[str, tuple[str, ...]]:
-    """Return the dimension of a coefficient that absorbs a term's units: the inverse, unless it is in a denominator."""
+    """Return the dimension of a coefficient that absorbs a term's units: their inverse, unless it is in a
+    denominator."""
     return {kind: (one if below else _negated(one)) or () for kind, one in powers.items() if one}
 
 
@@ -597,7 +598,7 @@ def _minus(one: str) -> str:
 
 
 def _times(one: Exponent, other: Exponent) -> Exponent:
-    """Return the product of two exponents, one of them a number; it must be an integer if the other has names."""
+    """Return the product of two exponents. One must be a number, and an integer if the other contains names."""
     if one is None or other is None:
         return None
     for number, rest in ((one, other), (other, one)):

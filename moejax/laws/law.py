@@ -1,5 +1,6 @@
-"""Define the protocol of a law, a frozen pytree of coefficients that maps a Design to a loss, and its entry: names,
-published constants, decisions and claims. Each law's file ends with its entries, and ``moejax.laws`` collects them.
+"""Define laws and their entries. A law is a frozen pytree of coefficients that maps a Design to a loss. An entry has
+the law's name, published constants, decisions and claims; each law's file ends with entries, which ``moejax.laws``
+collects.
 
 The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design), bootstrapped
 (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic. It never branches on values
@@ -27,7 +28,7 @@ from moejax.pytree import pytree
 from moejax.wording import listed
 
 Sign = str
-"""``"+"`` for a positive coefficient, ``"-"`` for a negative one, ``"any"`` for either."""
+"""Sign of a coefficient: ``"+"``, ``"-"`` or ``"any"``."""
 
 
 @runtime_checkable
@@ -37,7 +38,7 @@ class Law(Protocol):
     inputs: ClassVar[tuple[str, ...]]
     """Names of the Design fields that the law reads."""
     outputs: ClassVar[Mapping[str, str]]
-    """Units of the outputs by name: ``LOSS``, or the entries of the mapping that the law returns."""
+    """Units by output name: ``LOSS``, or a unit for each entry of the mapping that the law returns."""
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     def __call__(self, design: Design) -> Any:
@@ -46,7 +47,7 @@ class Law(Protocol):
 
 
 LOSS: Mapping[str, str] = {"loss": "nats per token"}
-"""Outputs of a law of the loss."""
+"""Outputs of a loss law."""
 
 
 def unit_of(output: str) -> str:
@@ -55,7 +56,7 @@ def unit_of(output: str) -> str:
 
 
 def with_unit(output: str) -> str:
-    """Return the label of an output's axis, with its unit if it has one."""
+    """Return an output's axis label, with the unit if the output has one."""
     words = output.replace("_", " ")
     return f"{words}, {unit_of(output)}" if output in LOSS else words
 
@@ -81,11 +82,11 @@ def coefficient(
       dimension: its dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A carries
         ``params^alpha``, written ``{"params": "params_exponent"}``; keys are those of ``design.KINDS``, exponents are
         names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum.
-      shift: for a coefficient next to a logarithm, as ``delta`` in ``E^(delta + gamma·log N)``: the change by a unit
-        of one e-fold, written ``{"params": "gamma"}``.
-      log_base: the base of that logarithm.
+      shift: change of a coefficient next to a logarithm if the unit grows by one e-fold. In ``E^(delta + gamma·log
+        N)``, the shift of delta is ``{"params": "gamma"}``.
+      log_base: base of this logarithm.
       is_scale: True if it is the scale of a term of the output; by default, True if it has a dimension.
-      is_exponent: True if it is an exponent, which the dimensions may not show.
+      is_exponent: True for an exponent that no dimension names.
       output: the only output that depends on it; None if any may.
 
     The fitting engine centres its inputs and transforms the coefficients back by dimensions and shifts (``in_units``).
@@ -108,7 +109,7 @@ def coefficient(
 def constant(
     meaning: str, *, symbol: str, default: float, dimension: Mapping[str, str | tuple[str, ...]] | None = None
 ) -> Any:
-    """Declare a field of a law that is chosen, not fitted: no leaf of the pytree, but with a dimension."""
+    """Declare a field of a law that is chosen, not fitted. It has a dimension but is not a leaf of the pytree."""
     metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
     return dataclasses.field(
         default=default,
@@ -124,8 +125,8 @@ _OfClass = TypeVar("_OfClass", bound=Law)
 def law(cls: _Class) -> _Class:
     """Decorate a class as a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree.
 
-    Called on a Design that lacks a field of ``inputs``, it raises ``UserError`` with the law, its inputs and the
-    missing ones.
+    Calling the law on a Design without one of its ``inputs`` raises ``UserError``; the message lists the missing
+    inputs.
     """
     if "__call__" in vars(cls) and hasattr(cls, "inputs"):
         cls.__call__ = _asking_for_inputs(cls.__call__)
@@ -142,7 +143,7 @@ def _asking_for_inputs(call: Callable[[Law, Design], Any]) -> Callable[[Law, Des
 
 
 def require_inputs(law: Law | type[Law], given: Container[str]) -> None:
-    """Raise ``UserError`` with the law, its inputs and the missing ones if an input is not given."""
+    """Raise ``UserError`` with the missing inputs if ``given`` lacks an input of the law."""
     missing = [name for name in law.inputs if name not in given]
     if missing:
         cls = law if isinstance(law, type) else type(law)
@@ -155,7 +156,8 @@ def coefficients(law: Law) -> dict[str, Any]:
 
 
 def from_law(cls: type[_OfClass], law: Law, **changed: Scalar) -> _OfClass:
-    """Return a law of a class with the coefficients that another law has by the same names, except the changed ones."""
+    """Return a law of class ``cls`` with the coefficients of ``law`` that have the same names, except the changed
+    ones."""
     names = (f.name for f in dataclasses.fields(cls))
     return cls(**{name: changed[name] if name in changed else getattr(law, name) for name in names})
 
@@ -166,25 +168,25 @@ def without_effect(law: type, output: str) -> tuple[str, ...]:
 
 
 def outputs_of(law: Law) -> dict[str, str]:
-    """Return the outputs of a law with their units; a law fitted to one output lacks the coefficients of the others."""
+    """Return the outputs of a law with their units, without outputs whose coefficients were not fitted (NaN)."""
     unknown = {name for name, value in coefficients(law).items() if np.any(np.isnan(value))}
     cls = type(law)
     return {name: unit for name, unit in law.outputs.items() if unknown <= {*without_effect(cls, name)}}
 
 
 def is_power(exponent: str | tuple[str, ...]) -> bool:
-    """Return whether the exponent of a unit in a dimension is a number, not other coefficients."""
+    """Return whether a unit's exponent in a dimension is a number rather than a coefficient."""
     powers = (exponent,) if isinstance(exponent, str) else exponent
     return all(power.lstrip("-").replace(".", "", 1).isdigit() for power in powers)
 
 
 def _log(size: Scalar) -> Any:
-    """Return the logarithm, in double precision for a number, else in the precision of the traced value."""
+    """Return the logarithm, in float64 for a plain number, else in the array's precision."""
     return math.log(size) if isinstance(size, int | float) else jnp.log(size)
 
 
 def _power(base: Scalar, exponent: Scalar) -> Any:
-    """Return ``base ** exponent``, which is infinite if Python's power of two numbers would raise."""
+    """Return ``base ** exponent``, or infinity where Python's power of two floats would raise an error."""
     if not (isinstance(base, int | float) and isinstance(exponent, int | float)):
         return base**exponent
     with np.errstate(over="ignore", divide="ignore"):
@@ -196,7 +198,7 @@ def in_units(law: Law, units: Mapping[str, Scalar]) -> Any:
 
     Args:
       law: a law for designs in plain counts.
-      units: size of the new unit by its kind, as in ``design.in_units``; kinds not named keep theirs.
+      units: size of the new unit by its kind, as in ``design.in_units``; other kinds keep their units.
     """
     values = {f.name: getattr(law, f.name) for f in dataclasses.fields(law)}
 
@@ -221,9 +223,9 @@ def in_units(law: Law, units: Mapping[str, Scalar]) -> Any:
 
 
 PROVENANCE = {
-    "verified": "recomputed from the authors' data or configuration, or held to their own printed results",
+    "verified": "recomputed from the authors' data or configuration, or compared with their printed results",
     "read": "read in the document itself, not recomputed",
-    "secondary": "known from other documents that quote it",
+    "secondary": "quoted from other documents",
 }
 """Kinds of provenance of a set of constants."""
 
@@ -241,7 +243,7 @@ class Published:
     data: str = ""
     """Data on which the loss was measured, as far as stated."""
     fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+    """Smallest and largest value in the fitted data, by the variable's name in ``Design``."""
     dense: bool = False
     """True if the constants were fitted to dense models only and do not model the gain of experts."""
     remark: str = ""

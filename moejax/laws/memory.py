@@ -1,9 +1,9 @@
 """Estimate the bytes for training and serving an architecture, summed over all devices.
 
-Parameters, gradients and optimiser state are exact. Activations are those that a backward pass needs at least: the
-inputs of every matrix product and gated unit, with attention in one kernel, so that no score is stored. Programs with
-less fusion keep more (automatic differentiation of a gated unit keeps six values instead of three). Use these numbers
-to compare designs; the compiled program determines the actual memory.
+Parameters, gradients and optimiser state are exact. Activations are a lower bound for the backward pass: the inputs of
+every matmul and gated unit, with fused attention, so that no score is stored. Programs with less fusion keep more
+activations (automatic differentiation of a gated unit keeps six values instead of three). Use these numbers to compare
+designs; the compiled program determines the actual memory.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def training_memory(
     activation_bytes: Number = 2,
     recompute: bool = False,
 ) -> Memory:
-    """Return the bytes of one training step over ``batch_tokens`` tokens held at once.
+    """Return the bytes of one training step with ``batch_tokens`` tokens in memory at once.
 
-    The defaults are AdamW with float32 master weights and moments (``optimizer_bytes`` counts both moments, per
+    The defaults assume AdamW with float32 master weights and moments (``optimizer_bytes`` counts both moments, per
     parameter) and bfloat16 activations. With ``recompute``, layers keep only their inputs, and one layer at a time is
     recomputed.
     """
@@ -68,7 +68,7 @@ def training_memory(
 
 
 def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: Number = 2) -> Number:
-    """Return the bytes of the keys and values of ``tokens`` cached tokens; a windowed layer keeps its window.
+    """Return the bytes of cached keys and values for ``tokens`` tokens; a windowed layer keeps only its window.
 
     Multi-head latent attention caches the latent and the one rotary key (DeepSeek-V2, 2024, Sec. 2.1).
     """
@@ -83,8 +83,8 @@ def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: N
 
 
 def _inputs(a: Architecture) -> Number:
-    """Count values per token: every layer's input; two inputs of each multi-token prediction module, and that of its
-    final norm."""
+    """Count values per token: every layer's input, and for each multi-token prediction module its two inputs and the
+    input of its final norm."""
     return (a.num_layers + 3 * a.num_mtp_layers) * a.model_dim
 
 
@@ -95,14 +95,14 @@ def _all_layers(a: Architecture) -> Number:
 
 
 def _largest_layer(a: Architecture) -> Number:
-    """Count values per token of a layer, with experts if there are any. The block of multi-token prediction is such a
-    layer; its module also keeps the inputs and outputs of its first two norms and the input of its last."""
+    """Count values per token of an MoE layer, or of a dense layer in a dense model. The multi-token prediction block is
+    such a layer; its module also keeps the inputs and outputs of its first two norms and the input of its last norm."""
     return _attention(a) + if_set(a.num_experts, _mixture(a), _dense(a))
 
 
 def _attention(a: Architecture) -> Number:
-    """Count values per token: layer input and its norm, queries, keys, values (and latents), and their weighted
-    mean."""
+    """Count values per token: layer input and its norm, queries, keys, values, latents, and the weighted mean of
+    values."""
     turned = if_set(a.kv_latent_dim, a.rope_head_dim, 0)
     key_heads = if_set(a.kv_latent_dim, a.num_heads, a.num_kv_heads)
     queries = a.num_heads * (a.head_dim + turned)
@@ -117,7 +117,7 @@ def _dense(a: Architecture) -> Number:
 
 
 def _mixture(a: Architecture) -> Number:
-    """Count values per token: those of a dense layer for every active expert, with the expert's input and output."""
+    """Count values per token: for every active expert its input, output and the values of a dense feed-forward."""
     experts = a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     shared = a.num_shared_experts * 3 * a.shared_width
     return 2 * a.model_dim + a.num_experts + experts + shared
@@ -131,12 +131,12 @@ class NamedActivation(NamedTuple):
     flops: Number
     """FLOPs that are not recomputed."""
     sums: Number = 0
-    """Values kept in float32 regardless of the other type: attention's logarithm of a sum for each query and head."""
+    """Values always kept in float32: attention's log-sum-exp of each query and head."""
 
 
 def named_activations(architecture: Architecture, sequence_length: Number) -> dict[str, NamedActivation]:
-    """Return the activations by their names in ``moejax.kernels.saved_names``, for training with multi-token
-    prediction."""
+    """Return the activations by their names in ``moejax.kernels.saved_names``, including multi-token prediction
+    modules."""
     a = architecture
     layers = a.num_layers + a.num_mtp_layers
     moe_layers = a.num_moe_layers + if_set(a.num_experts, a.num_mtp_layers, 0)

@@ -33,8 +33,8 @@ POSITIVE = (
 
 
 AS_DENSE = (
-    "Constants that were fitted to dense models alone take a mixture for a dense model of the sizes they read: they "
-    "know nothing of what experts gain."
+    "These constants were fitted only to dense models. They treat an MoE model like a dense model and do not include "
+    "the gain from experts."
 )
 """Warning of ``Prediction.as_dense``."""
 
@@ -47,11 +47,12 @@ class Prediction(Shown):
     """Predictions by the names of the law's ``outputs``."""
     units: Mapping[str, str]
     extrapolated: Mapping[str, float]
-    """Variables outside the fitted range: value over the largest fitted (above 1) or over the smallest (below 1)."""
+    """Variables outside the fitted range, with their ratio to the largest fitted value (above 1) or the smallest (below
+    1)."""
     unchecked: tuple[str, ...]
-    """Variables that were not checked against a range, because none is published or the design lacks them."""
+    """Variables not checked against a range, because no range is published or the design lacks them."""
     as_dense: bool = False
-    """True if the design is a mixture and the constants were fitted to dense models only."""
+    """True if the design is an MoE model and the constants were fitted only to dense models."""
     params_effective: float | None = None
     """Parameters of the dense model with the same loss; None if the law does not define them."""
 
@@ -60,7 +61,7 @@ class Prediction(Shown):
         columns = (Column("output", words=True), Column("value", format), Column("unit", words=True))
         rows = [[name, value, self.units[name]] for name, value in self.values.items()]
         if self.params_effective is not None:
-            rows.append(["params_effective", self.params_effective, "parameters of the dense model of this loss"])
+            rows.append(["params_effective", self.params_effective, "parameters of the dense model with this loss"])
         far = beyond_in_words(self.extrapolated)
         notes = [f"Beyond the fitted range: {'; '.join(far)}."] * bool(far) + [AS_DENSE] * self.as_dense
         return Result(tables=[Table("Prediction", columns, rows)], notes=notes)
@@ -73,7 +74,7 @@ class Prediction(Shown):
           UserError: the law predicts something else.
         """
         if "loss" not in self.values:
-            raise UserError(f"This law does not predict a loss but {listed(self.values)}.")
+            raise UserError(f"This law predicts {listed(self.values)}, not a loss.")
         return self.values["loss"]
 
 
@@ -98,7 +99,7 @@ def law_name(name: str) -> str:
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES.get(asked, asked)
     if asked in CURVE_LAWS or asked in ALIASES_OF_CURVES:
-        raise UserError(f"'{name}' is a law of loss curves and reads a schedule; moejax curves fits it and asks it.")
+        raise UserError(f"'{name}' is a law of loss curves and reads a schedule; use it with moejax curves.")
     if known not in LAWS and ("/" in name or Path(name).suffix):
         raise UserError(f"There is no file {name}; give a fit's fit.json or its folder, or the name of a law.")
     if known not in LAWS:
@@ -116,7 +117,7 @@ def law_class(name: str) -> type:
 
 
 def published(name: str, constants: str | None = None) -> Published:
-    """Return a published set of constants of a law; its first set if none is named.
+    """Return a published set of constants of a law; the first set if ``constants`` is None.
 
     Raises:
       UserError: the law or set is unknown (with similar names), or the law has no published constants.
@@ -150,11 +151,10 @@ class Ranged(Protocol):
 def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     """Return the prediction of a law for one design, in float64, with the variables in which it extrapolates.
 
-    ``law`` is a name (with default constants), a published set, a fit, or a law with given coefficients, whose fitted
-    range is unknown.
+    ``law`` is a name (with default constants), a published set, a fit, or a law object, whose fitted range is unknown.
 
     Raises:
-      UserError: the design is impossible, lacks an input of the law, or the law gives no finite number.
+      UserError: the design is impossible or lacks an input of the law, or the law gives no finite value.
     """
     if isinstance(law, str):
         law = published(law)
@@ -163,7 +163,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     check_design(design)
     require_inputs(bare, known(design))
     check_experts(bare, design)
-    # With NumPy numbers nothing is compiled, unlike single JAX operations. Non-finite results are reported below.
+    # NumPy numbers avoid the compilation of single JAX operations. Non-finite results are reported below.
     with float64(), np.errstate(all="ignore"):
         exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
         outputs: Any = exact(point)
@@ -210,12 +210,13 @@ def check_experts(law: Law, design: Design) -> None:
     if {"top_k", "num_shared_experts"} <= set(law.inputs) and not design.active_experts > 0:
         raise UserError(
             "top_k and num_shared_experts are both 0, but the law reads the number of active experts, which must be "
-            "positive; give a mixture, or ask a law of dense models."
+            "positive; give an MoE model, or use a law of dense models."
         )
 
 
 def check_design(design: Design) -> None:
-    """Raise ``UserError``, with fields, values, rule and remedy, if no model and run could have this design."""
+    """Raise ``UserError`` if no training run can have this design; the message gives fields, values, rule and
+    remedy."""
     given = {name: float(value) for name, value in known(design).items()}
     for name, value in given.items():
         if name not in FIELDS:
@@ -224,19 +225,21 @@ def check_design(design: Design) -> None:
         elif not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
             rule = "positive" if name in POSITIVE else "0 or more"
             raise UserError(f"{name} is {value:g}; it must be a finite number, {rule}.")
-    _require_order(given, "params_active", "params_total", "what serves one token is part of all parameters")
+    _require_order(given, "params_active", "params_total", "active parameters are a part of all parameters")
     for count in ("params_active", "params_total"):
-        _require_order(given, "params_embedding", count, "both counts include the embeddings and more", equal=False)
-    _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, lies in [0, 1)")
+        _require_order(
+            given, "params_embedding", count, "both counts include the embeddings and other parameters", equal=False
+        )
+    _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, must be in [0, 1)")
     if given.get("num_experts", 0) > 0 and given.get("top_k") == 0:
         raise UserError(
-            f"num_experts is {given['num_experts']:g} and top_k is 0, a sparsity of 1, outside [0, 1): a token is "
-            f"served by at least one routed expert. Raise top_k, or set num_experts to 0 for a dense model."
+            f"num_experts is {given['num_experts']:g} and top_k is 0, a sparsity of 1, outside [0, 1): at least one "
+            f"routed expert must serve a token. Raise top_k, or set num_experts to 0 for a dense model."
         )
 
 
 def check_scale(design: Design) -> None:
-    """Raise ``UserError`` if counts are implausible, or FLOPs contradict sizes and tokens, as for run tables
+    """Raise ``UserError`` if counts are implausible or FLOPs contradict sizes and tokens, like the check of run tables
     (``moejax.fit.tables.units``)."""
     given = {name: float(value) for name in COUNTED if (value := getattr(design, name)) is not None}
     for name, value in given.items():
@@ -245,15 +248,15 @@ def check_scale(design: Design) -> None:
         if not low <= value <= high:
             limit = f"below {format(low)}" if value < low else f"above {format(high)}"
             raise UserError(
-                f"{name} is {value:g}, which is {limit} {WORDS[kind]}, outside any training; give it in plain "
-                f"{WORDS[kind]}."
+                f"{name} is {value:g}, which is {limit} {WORDS[kind]} and implausible for a training run; give it in "
+                f"plain {WORDS[kind]}."
             )
     if {"params_active", "tokens", "flops"} <= set(given):
         ratio = given["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * given["params_active"] * given["tokens"])
         if round(math.log10(ratio) / THOUSAND):
             raise UserError(
-                f"flops are {ratio:.3g} times 6 · params_active · tokens: one of the three is in another unit; mend "
-                f"it, or give two of them."
+                f"flops are {ratio:.3g} times 6 · params_active · tokens: one of the three is in another unit. Correct "
+                f"it, or give only two of them."
             )
 
 
@@ -261,7 +264,7 @@ def _without_number(law: Law, design: Design, endless: Mapping[str, float]) -> s
     read = ", ".join(f"{name} {float(value_of(design, name)):g}" for name in law.inputs)
     said = ", ".join(f"{name} = {value}" for name, value in endless.items())
     return (
-        f"{type(law).__name__} says no finite number of {read}: {said}. Give sizes and counts that a model could have."
+        f"{type(law).__name__} gives no finite value at {read}: {said}. Give sizes and counts that a model could have."
     )
 
 
@@ -275,7 +278,7 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str,
 
 
 def factor(value: float, smallest: float, largest: float) -> float:
-    """Return the ratio of a value to the largest, or to the smallest if it is smaller; 1 between them.
+    """Return the ratio of a value above ``largest`` or below ``smallest`` to this bound; 1 between the bounds.
 
     The tolerance allows for rounding of computed ratios at the end of a range.
     """
@@ -288,7 +291,8 @@ ROUNDING = 1e-9
 
 
 def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
-    """Return the law of a name, with its paper's constants if it is named by its paper and none are given.
+    """Return the law called ``text`` and its constants; if ``text`` names a paper and ``constants`` is None, the
+    paper's.
 
     Raises:
       UserError: there is no such law.

@@ -1,6 +1,6 @@
-"""Cite the documents of the laws: authors, titles and arXiv numbers, each once.
+"""List the laws' source documents with authors, titles and arXiv numbers, for citations.
 
-A law and its published constants name their documents as ``Zhao et al. 2025``; ``references_of`` finds them there.
+Laws and published constants name their documents in text, such as ``Zhao et al. 2025``; ``references_of`` parses it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class Reference:
     key: str
     """Key of the BibTeX entry."""
     named: str
-    """Regular expression of its name in docstrings and sources, without the year."""
+    """Regular expression that matches the document's name in docstrings and sources, without the year."""
     authors: tuple[str, ...]
-    """Names in the order of the document; empty if it names none."""
+    """Names in the document's order; empty if it names no authors."""
     title: str
     year: int | None
     arxiv: str = ""
-    """arXiv number; empty if none is known."""
+    """arXiv number; empty for documents that are not on arXiv."""
     more: tuple[tuple[str, str], ...] = ()
     """Further BibTeX fields."""
 
     @property
     def where(self) -> str:
-        """Title with the arXiv number, or with the remark that none is known."""
+        """Title with the arXiv number, or a remark that no arXiv number is known."""
         return f"{self.title}: {f'arXiv:{self.arxiv}' if self.arxiv else 'no arXiv number is known'}"
 
     def bibtex(self) -> str:
@@ -50,13 +50,13 @@ class Reference:
         return "\n".join([f"@misc{{{self.key},", *lines, "}"])
 
     def is_named_in(self, text: str) -> re.Match[str] | None:
-        """Return the first place that names the document with its year; None if there is none."""
+        """Return the first match of the document's name and year in a text; None without a match."""
         year = rf"[^;]{{0,160}}?\b{self.year}\b" if self.year else ""
         return re.search(rf"{self.named}{year}", text)
 
 
 def _paper(key: str, arxiv: str, authors: str, title: str, *, named: str = "") -> Reference:
-    """Return a document of arXiv with authors separated by commas, and its year at the end of the key."""
+    """Return an arXiv document; commas separate the authors, and ``key`` ends with the year."""
     names = tuple(authors.replace("et al.", "others").split(", "))
     year = int(key[-4:])
     return Reference(
@@ -224,7 +224,7 @@ REFERENCES = (
 
 
 def references_of(name: str) -> tuple[Reference, ...]:
-    """Return the documents of a law, its form's first, then those of its published constants.
+    """Return the documents of a law: first the source of its form, then the sources of its published constants.
 
     Raises:
       UserError: there is no law of this name; the message suggests similar names.
@@ -243,6 +243,6 @@ def references_of(name: str) -> tuple[Reference, ...]:
 
 
 def _first(text: str) -> list[Reference]:
-    """Return the first document that a text names; none if it names none."""
+    """Return a list with the first document that a text names; empty if it names none."""
     places = [(place.start(), one) for one in REFERENCES if (place := one.is_named_in(text))]
     return [min(places, key=lambda place: place[0])[1]] if places else []

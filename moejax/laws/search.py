@@ -1,4 +1,4 @@
-"""Minimise smooth functions in pure JAX: of one number between two bounds, and of two numbers with a given cost."""
+"""Minimise smooth functions in pure JAX: of one number between two bounds, or of two numbers at a fixed cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BISECTIONS = 60
 
 
 def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) -> Any:
-    """Return the minimiser of ``function`` in ``[low, high]``: a grid finds the valley, ``jax.grad`` bisects it.
+    """Return the minimiser of ``function`` in ``[low, high]`` by a grid search, then bisection on ``jax.grad``.
 
     The grid may miss valleys narrower than 1/512 of the interval. A minimum at a bound is the bound itself. Inside, the
     result can be differentiated twice with respect to anything that the function closes over.
@@ -44,10 +44,10 @@ def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) ->
 
 
 def _followed(slope: Callable[[Any], Any], argmin: Array) -> Array:
-    """Return the same number with the derivatives of the root of ``slope``, because bisection has none.
+    """Return ``argmin`` with the derivatives of the root of ``slope``, because bisection has no derivatives.
 
-    A Newton step from the root, held constant, applies the implicit function theorem; every step doubles the order of
-    the derivatives.
+    A Newton step from the constant root applies the implicit function theorem; every step doubles the order of correct
+    derivatives.
     """
     still = jax.lax.stop_gradient(argmin)
     moved = still
@@ -63,18 +63,19 @@ POINTS, ROUNDS = 65, 8
 """Points of a grid around the best point so far, and number of refinements."""
 OFFSETS = np.linspace(-REACH, REACH, POINTS)
 FLAT = 1e-9
-"""Minimum relative difference of the objective between splits for one of them to be best."""
+"""Minimum relative difference between the objectives of splits; below it, no split is best."""
 PAID = 1e-6
 """Maximum relative difference between the cost of a split and the budget."""
 LONGEST = 1e-3
-"""Maximum last step in e-folds. The search ends closer, unless a kink has no slope to follow."""
+"""Maximum Newton step in e-folds. The grid search ends closer to the optimum, except at a kink, which has no slope."""
 
 Function = Callable[[Law, Mapping[str, Any]], Any]
-"""A function of a law and of the two numbers by name."""
+"""A function of a law and a mapping of the two numbers by name."""
 
 
 def best_split(law: Law, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> dict[str, Any]:
-    """Return the two positive numbers of minimum objective at a given cost; NaN if there are none in the search range.
+    """Return the two positive numbers that minimise the objective at a given cost; NaN without a minimum in the search
+    range.
 
     The result can be differentiated twice in the law's coefficients and in the budget.
 
@@ -102,7 +103,7 @@ def best_split(law: Law, objective: Function, cost: Function, budget: Scalar, na
     offset, _ = jax.lax.fori_loop(0, ROUNDS, nearer, start)
     inside = (jnp.abs(offset) < REACH) & jnp.isfinite(still.value(offset, middle)) & differ
     best = jax.lax.stop_gradient(still.paid(offset, middle))
-    # Newton steps from a point held constant apply the implicit function theorem; every step doubles the order of the
+    # Newton steps from a constant point apply the implicit function theorem; every step doubles the order of correct
     # derivatives.
     for _ in range(2):
         (a, b), (c, d) = jax.jacfwd(moving.conditions)(best)
@@ -120,7 +121,7 @@ def why_no_split(law: Law, objective: Function, cost: Function, budget: Scalar, 
     values = split.values_of_all(middle)
     finite = values[jnp.isfinite(values)]
     if not finite.size:
-        return f"no {names[0]} and {names[1]} cost {float(budget):g} and have a number by the law"
+        return f"no {names[0]} and {names[1]} that cost {float(budget):g} have a finite value under the law"
     if float(finite.max() - finite.min()) <= FLAT * abs(float(finite.min())):
         return f"no split of the budget is best: the law gives {float(finite.min()):.4g} for all of them"
     end = split.numbers(split.paid(OFFSETS[jnp.argmin(values)], middle))
@@ -151,12 +152,12 @@ class _Split:
         return _root(lambda both: self.over(jnp.stack([both, both])), 0.0, 8 * REACH)
 
     def paid(self, offset: Scalar, middle: Scalar) -> Any:
-        """Return the point that costs the budget and whose first number is ``offset`` from the middle."""
+        """Return the point that costs the budget and whose first coordinate is ``middle + offset``."""
         first = middle + offset
         return jnp.stack([first, _root(lambda y: self.over(jnp.stack([first, y])), middle, 4 * REACH)])
 
     def value(self, offset: Scalar, middle: Scalar) -> Any:
-        """Return the objective there; infinite if nothing costs the budget."""
+        """Return the objective at an offset from the middle; infinite if no point there costs the budget."""
         point = self.paid(offset, middle)
         value = self.objective(self.law, self.numbers(point))
         fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(value)
@@ -167,14 +168,14 @@ class _Split:
         return jax.vmap(lambda offset: self.value(offset, middle))(OFFSETS)
 
     def conditions(self, point: Array) -> Any:
-        """Return the residuals of the best split: the slope along the budget, and the excess cost."""
+        """Return the residuals of the optimality conditions: the slope along the budget, and the excess cost."""
         slope = jax.grad(lambda at: self.objective(self.law, self.numbers(at)))(point)
         dear = jax.grad(self.over)(point)
         return jnp.stack([slope[0] * dear[1] - slope[1] * dear[0], self.over(point)])
 
 
 def _root(rising: Callable[[Any], Any], middle: Scalar, reach: float) -> Any:
-    """Return the root of a rising function within a distance of a middle."""
+    """Return the root of a rising function within ``reach`` of ``middle``."""
 
     def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bracket

@@ -14,7 +14,7 @@ class Hyperparameters:
     """eta = k_eta·C^p_eta and B = k_B·C^p_B.
 
     Tian et al. (2025), Eq. 5 (Appendix E.1), for AdamW with a warmup-stable-decay schedule. C is ``flops``; eta is
-    ``learning_rate``, the peak, and B is ``batch_tokens``, both of minimum loss.
+    ``learning_rate``, the peak, and B is ``batch_tokens``, both at minimum loss.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)
@@ -49,8 +49,8 @@ PUBLISHED = {
         source="Tian et al. 2025, Eq. 5",
         provenance="read",
         fitted={"flops": (3e17, 3e20)},
-        remark="64 experts, 4 active and 1 shared. It does not give the learning rates and batches of the document's "
-        "own Tables 8 and 9; tian-2025-tables does.",
+        remark="64 experts, 4 active and 1 shared. It does not reproduce the learning rates and batch sizes of the "
+        "paper's Tables 8 and 9; tian-2025-tables does.",
     ),
     "tian-2025-tables": Published(
         law=Hyperparameters(
@@ -72,8 +72,8 @@ PUBLISHED = {
         provenance="secondary",
         fitted={"flops": (1e17, 2e19)},
         dense=True,
-        remark="Dense models and a schedule of steps. C are FLOPs without embeddings and with attention. Of "
-        "runs within .25 % of the least loss, so a curve through a wide band.",
+        remark="Dense models with a step schedule. C counts FLOPs without embeddings and with attention. Fitted "
+        "to runs within 0.25 % of the lowest loss, so it is a curve through a wide band.",
     ),
 }
 

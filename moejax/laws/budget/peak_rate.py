@@ -1,4 +1,4 @@
-"""Choose one peak learning rate, and state the range of all published laws of it, for a model and its tokens."""
+"""Choose a peak learning rate for a model and its tokens, and report the range of the published laws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moejax.laws.design import Design, value_of
 from moejax.laws.law import Published
 
 LAWS: Mapping[str, Published] = {**hyperparameters.PUBLISHED, **step_law.PUBLISHED}
-"""Published laws of learning rate and batch size; the first is taken unless another is named."""
+"""Published laws of learning rate and batch size; the first is the default."""
 APART = 1.5
 """Ratio of the largest to the smallest published rate above which a sweep is recommended."""
 
@@ -27,7 +27,7 @@ class PeakRate:
     """Name of the law, or of the fit, that gives ``value``."""
     source: str
     laws: Mapping[str, float]
-    """Rates by published law, of those whose inputs are known."""
+    """Rates by published law, for laws whose inputs the design has."""
     beyond: tuple[str, ...]
     """Sentences on inputs outside the range to which the law was fitted."""
 
@@ -36,7 +36,7 @@ class PeakRate:
         """Sentence with the range of the published laws."""
         low, high = min(self.laws.values()), max(self.laws.values())
         each = ", ".join(f"{name} {rate:.2g}" for name, rate in self.laws.items())
-        advice = f"; they disagree {high / low:.2g} times, so sweep this range" if high > APART * low else ""
+        advice = f"; they differ by a factor of {high / low:.2g}, so sweep this range" if high > APART * low else ""
         return f"Published laws give {low:.2g} to {high:.2g} ({each}){advice}."
 
     @property
@@ -52,8 +52,8 @@ class PeakRate:
 
 
 def counted(architecture: Architecture, tokens: float, sequence_length: int) -> Design:
-    """Return the design of a training, with FLOPs as the laws of learning rates count them: without vocabulary (Tian
-    et al. 2025, App. I)."""
+    """Return the design of a training run; its FLOPs exclude the vocabulary, as in learning-rate laws (Tian et al.
+    2025, App. I)."""
     flops = FLOPS["tian"].per_token(architecture, sequence_length) * tokens
     design = design_of(architecture, float(tokens), sequence_length)
     return Design(
@@ -65,8 +65,8 @@ def peak_rate(design: Design, by: str = "", own: float | None = None) -> PeakRat
     """Return the peak learning rate for a design; None if no law has its inputs.
 
     Args:
-      by: a key of ``LAWS``, by default the first whose inputs are known; or the name of the fit that gives ``own``.
-      own: the rate of a fit.
+      by: a key of ``LAWS``, by default the first law whose inputs the design has; with ``own``, the fit's name.
+      own: the rate predicted by the user's fit, used instead of a published law's.
     """
     asked = {name: one for name, one in LAWS.items() if all(value_of(design, n) is not None for n in one.law.inputs)}
     rates = {name: float(one.law(design)["learning_rate"]) for name, one in asked.items()}
@@ -83,4 +83,4 @@ def _beyond(known: Published, design: Design) -> Iterator[str]:
     for name, (low, high) in known.fitted.items():
         if not low <= value_of(design, name) <= high:
             what = "FLOPs" if name == "flops" else name
-            yield f"It was fitted from {low:.0e} to {high:.0e} {what}, so this is an extrapolation."
+            yield f"The law was fitted from {low:.0e} to {high:.0e} {what}, so this is an extrapolation."

@@ -1,4 +1,5 @@
-"""The resource equation of Li et al. (ICLR 2026): cost of a mixture relative to a dense model of equal total size."""
+"""The resource equation of Li et al. (ICLR 2026): cost of an MoE model relative to a dense model of equal total
+size."""
 
 from __future__ import annotations
 
@@ -15,27 +16,27 @@ class Resources:
     R_c = r_a·(1 + 2·S/(D_m·(4 + 3·beta)))/(1 + 2·S/(D_d·(4 + 3·alpha))) and T = 1/R_c,
     with D_d = (zeta·N/(4 + 3·alpha))^(1/3), mu_2 = (2·(4 + 3·mu) - 4)/3 and beta_2 = (r_a·(4 + 3·mu_2) - 4)/3.
 
-    Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12 to 27, with every layer a
-    mixture: a comparison of a mixture and a dense model of equal total parameters and equal compute, by counting alone.
-    N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L ``num_layers``. Given
-    Eqs. 6, 14 and 15 for the counts (no norms, router or embeddings) the rest is exact; with one dense layer in 16, Eq.
-    18 is 5 % low.
+    Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12 to 27, for models whose layers
+    are all MoE layers. It compares an MoE model and a dense model of equal total parameters and equal compute, only by
+    counting. N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L
+    ``num_layers``. With the counts of Eqs. 6, 14 and 15 (no norms, router or embeddings) the rest is exact; with one
+    dense layer in 16, Eq. 18 is 5 % too low.
 
     r_a is ``activation_rate``, mu is ``total_ratio``, beta is ``active_ratio``; R_c is ``compute_ratio``,
-    M_MoE/M_dense, and T is ``token_multiplier``, D_MoE/D_dense; D_d is the width of the dense model. Of a model with
+    M_MoE/M_dense, and T is ``token_multiplier``, D_MoE/D_dense; D_d is the width of the dense model. For a model with
     twice the parameters at the same depth, width and r_a, mu_2 is ``total_ratio_doubled`` and beta_2 is
     ``active_ratio_doubled``.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "model_dim", "num_layers")
     outputs: ClassVar[Mapping[str, str]] = {
-        "activation_rate": "active over total parameters",
-        "total_ratio": "width of all experts over the model's",
-        "active_ratio": "width of the experts that serve a token over the model's",
-        "compute_ratio": "FLOPs per token over the dense model's",
-        "token_multiplier": "tokens over the dense model's",
-        "total_ratio_doubled": "width of all experts over the model's",
-        "active_ratio_doubled": "width of the experts that serve a token over the model's",
+        "activation_rate": "active / total parameters",
+        "total_ratio": "width of all experts / model width",
+        "active_ratio": "width of a token's experts / model width",
+        "compute_ratio": "FLOPs per token / FLOPs per token of the dense model",
+        "token_multiplier": "tokens / tokens of the dense model",
+        "total_ratio_doubled": "width of all experts / model width",
+        "active_ratio_doubled": "width of a token's experts / model width",
     }
 
     dense_ratio: Scalar = coefficient("feed-forward width over model width of the dense model", symbol="alpha")
@@ -63,12 +64,14 @@ class Resources:
         }
 
     def dense_width(self, params_total: Scalar) -> Any:
-        """Return the width of the dense model of that size: D_m = zeta·L with N = (4 + 3·alpha)·zeta²·L³ (Eq. 6)."""
+        """Return the width of the dense model with ``params_total``: D_m = zeta·L with N = (4 + 3·alpha)·zeta²·L³ (Eq.
+        6)."""
         return (params_total * self.dense_aspect / _per_layer(self.dense_ratio)) ** (1 / 3)
 
 
 _ATTENTION, _FEED_FORWARD = 4, 3
-"""Square matrices of model width: query, key, value, output; gate, up and down at feed-forward width = model width."""
+"""Matrices per layer, in units of width²: query, key, value, output; gate, up and down of a feed-forward as wide as the
+model."""
 
 
 def _per_layer(ratio: Scalar) -> Any:
@@ -78,8 +81,8 @@ def _per_layer(ratio: Scalar) -> Any:
 def layer_params(model_dim: Scalar, num_layers: Scalar, ratio: Scalar) -> Any:
     """Return the parameters of layers with a feed-forward of ``ratio``·``model_dim``: (4 + 3·ratio)·D_m²·L.
 
-    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for all of a mixture layer, beta for its active part; add
-    dense and mixture layers.
+    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for an MoE layer and beta for its active part; add dense
+    and MoE layers.
     """
     return _per_layer(ratio) * model_dim**2 * num_layers
 
@@ -92,14 +95,14 @@ def activation_rate(active: Scalar, total: Scalar) -> Any:
 def active_ratio(rate: Scalar, total: Scalar) -> Any:
     """Return beta from r_a and mu (Eq. 27), the inverse of ``activation_rate``.
 
-    It is negative if r_a is below 4/(4 + 3·mu): attention alone is a larger share than that.
+    It is negative if r_a is below 4/(4 + 3·mu): attention's share of the parameters is then already larger.
     """
     return (rate * _per_layer(total) - _ATTENTION) / _FEED_FORWARD
 
 
 def attention_factor(ratio: Scalar, context: Scalar) -> Any:
-    """Return kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), the relative cost of attention scores over 2·N FLOPs
-    per token."""
+    """Return kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), the FLOPs per token with attention scores, relative to
+    2·N."""
     return 1 + 2 * context / _per_layer(ratio)
 
 
@@ -108,8 +111,8 @@ PUBLISHED = {
         law=Resources(dense_ratio=3904 / 1408, dense_aspect=88.0, sequence_length=16384.0),
         source="ICLR 2026 explainer, Appendix C: D_ffn = 3904 and D_m = 1408, zeta = 88, S = 16384",
         provenance="read",
-        remark="S is stated for the search over shapes only. The explainer holds mu near 20 and D_m/L of 60 to 120 to "
-        "be reasonable, and r_a near 20 % to be best up to 7B.",
+        remark="The explainer states S only for its search over shapes. It recommends mu near 20 and D_m/L from 60 to "
+        "120, and finds r_a near 20 % best up to 7B.",
     ),
 }
 

@@ -17,11 +17,11 @@ class StepLaw:
     of its peak.
 
     N is ``params_total_nonembedding`` and D is ``tokens``; eta is ``learning_rate``, the peak, and B is
-    ``batch_tokens``, both of minimum loss. For a mixture, N counts all parameters: the best of the 16 released sweeps
-    of mixtures are 1.2 times the law by all parameters, with a scatter of 1.4, and 0.4 times the law by active ones,
-    with a scatter of 2.
+    ``batch_tokens``, both at minimum loss. For an MoE model, N counts all parameters: the best learning rates of the 16
+    released MoE sweeps are 1.2 times the law's with total parameters (scatter 1.4), and 0.4 times with active ones
+    (scatter 2).
 
-    Any other product of powers is a law by formula, such as ``learning_rate = k*N^a*D^b*model_dim^c``.
+    Write any other product of powers as a formula, such as ``learning_rate = k*N^a*D^b*model_dim^c``.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
@@ -61,15 +61,15 @@ PUBLISHED = {
             batch_scale=0.58,
             batch_exponent=0.571,
         ),
-        source="Li et al. 2025 (arXiv:2503.04715), as its abstract and tool have it",
+        source="Li et al. 2025 (arXiv:2503.04715), as in its abstract and tool",
         provenance="verified",
         data="best of sweeps of 1,911 released dense runs",
         fitted={"params_total_nonembedding": (214.7e6, 1.074e9), "tokens": (4e9, 100e9)},
         dense=True,
         remark="The means of the 1,000 released resamples are 1.797, -.7129, .3075, .5807 and .5709; 90 % of them have "
-        "exponents in [-.764, -.664], [.277, .340] and [.539, .601]. The ranges are those of the released sweeps. "
-        "Of the 17 released dense sweeps of more than 20 runs the best learning rate lies 1.2 times above the law, "
-        "with a scatter of 1.25.",
+        "exponents in [-.764, -.664], [.277, .340] and [.539, .601]. The ranges cover the released sweeps. In the 17 "
+        "released dense sweeps with more than 20 runs, the best learning rate is 1.2 times the law's, with a "
+        "scatter of 1.25.",
     ),
 }
 

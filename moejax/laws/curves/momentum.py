@@ -24,12 +24,12 @@ class Momentum:
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_steps")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
+    irreducible: Scalar = coefficient("loss of this model after unlimited training, nats per token", symbol="L_0")
     sum_scale: Scalar = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
     sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
-    drop_scale: Scalar = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
+    drop_scale: Scalar = coefficient("loss reduction per unit of rate drop", symbol="B", dimension={"drop": "-1"})
     memory_steps: Scalar = coefficient(
-        "updates in which a drop takes off all but 1/e of it",
+        "updates after which 1/e of a drop's reduction is left",
         symbol="tau",
         dimension={"drop_steps": "1"},
         is_scale=False,

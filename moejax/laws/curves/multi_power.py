@@ -21,23 +21,23 @@ class MultiPower:
     and S_k is ``drop_sum``, the sum of rates from the k-th on. L is in nats per token.
 
     A lower rate reduces the loss at once and slows further progress. The first term is the loss of a constant rate.
-    Each drop of the rate then reduces the loss by up to B times the drop, the faster the lower the rate after it.
+    Each drop of the rate then reduces the loss by up to B times the drop, faster if the rate after it is lower.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_rate", "drop_sum")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
+    irreducible: Scalar = coefficient("loss of this model after unlimited training, nats per token", symbol="L_0")
     sum_scale: Scalar = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
     sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
-    drop_scale: Scalar = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
+    drop_scale: Scalar = coefficient("loss reduction per unit of rate drop", symbol="B", dimension={"drop": "-1"})
     drop_speed: Scalar = coefficient(
-        "how soon it does",
+        "speed of this reduction",
         symbol="C",
         dimension={"drop_sum": "-1", "drop_rate": "rate_exponent"},
         is_scale=False,
     )
-    drop_exponent: Scalar = coefficient("exponent of what a drop has yet to take off", symbol="beta")
+    drop_exponent: Scalar = coefficient("exponent of the part of the reduction that is left", symbol="beta")
     rate_exponent: Scalar = coefficient("exponent of the rate after a drop", symbol="gamma")
 
     def __call__(self, design: Design) -> Any:

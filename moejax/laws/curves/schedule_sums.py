@@ -1,8 +1,7 @@
-"""Compute features of a schedule for laws of loss curves: the sum of rates, and every drop of the rate with later
-rates.
+"""Compute schedule features for loss-curve laws: the sum of rates, and each drop of the rate with the rates after it.
 
-A schedule is the learning rate of every update, ``rates[i]`` of the one that turns step i into i + 1. After some
-updates, a law reads these columns of a ``Design``:
+A schedule is an array of learning rates; ``rates[i]`` belongs to the update from step i to step i + 1. A law reads
+these columns of a ``Design`` after a number of updates:
 
 - ``rate_sum``: the sum of the rates so far, including the warm-up; also ``peak_rate`` and ``updates``, the highest
   rate so far and the number of updates, which no law reads;
@@ -27,7 +26,7 @@ Points = dict[str, np.ndarray]
 """Columns by name: Float (points), or (points, drops)."""
 
 REACH = ("rate_sum", "peak_rate", "updates")
-"""Columns in which a schedule may exceed those that a law was fitted to, whichever columns the law reads."""
+"""Columns compared with the fitted schedules to report extrapolation, even if the law does not read them."""
 LOWEST = 1e-4
 """Fraction of the highest rate below which rates are treated as equal, because laws use negative powers of them."""
 BINS = 16
@@ -54,11 +53,11 @@ def sums_at(rates: jax.Array | np.ndarray) -> Design:
 
 
 def sums_of_curve(rates: ArrayLike, steps: ArrayLike, bins: int = BINS) -> Points:
-    """Return the columns after each of several numbers of updates, with drops and rises of ``bins`` ages.
+    """Return the columns after each of several numbers of updates, with drops and rises binned into ``bins`` ages.
 
-    Drops of about the same age are represented by two equal ones, at one standard deviation of their ``drop_sum`` on
-    either side of its mean; other values follow the regression on it. Sums of functions that are smooth within a bin,
-    whose width is proportional to its age, are exact to third order.
+    The drops of a bin are represented by two equal drops, one standard deviation of ``drop_sum`` below and above its
+    mean; other values follow their regression on it. The width of a bin is proportional to its age. Sums of functions
+    that are smooth within a bin are exact to third order.
 
     Args:
       rates: Float (updates).

@@ -1,4 +1,4 @@
-"""The dense law of Hoffmann et al. (2022): loss from parameters and tokens, and its split of a FLOP budget."""
+"""The dense law of Hoffmann et al. (2022): loss from parameters and tokens, and the optimal split of a FLOP budget."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ PUBLISHED = {
         provenance="read",
         data="C4",
         dense=True,
-        remark="Parameters are counted without embeddings; the irreducible loss is that of the fine-grained law.",
+        remark="Parameters are counted without embeddings; the fine-grained law has the same irreducible loss.",
     ),
 }
 
@@ -106,7 +106,7 @@ FLOPS_PER_PARAM_AND_TOKEN = 6.0
 
 
 def optimal_split(law: Chinchilla, flops: Scalar) -> dict[str, Any]:
-    """Return ``params_active`` and ``tokens`` of minimum loss with 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
+    """Return the ``params_active`` and ``tokens`` that minimise the loss at 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
 
     N* = k·(C/6)^(beta/(alpha+beta)) and D* = (C/6)/N*, with k = (alpha·A / (beta·B))^(1/(alpha+beta)).
     """
@@ -118,8 +118,7 @@ def optimal_split(law: Chinchilla, flops: Scalar) -> dict[str, Any]:
 
 
 def optimal_params(law: Chinchilla, tokens: Scalar) -> Any:
-    """Return the ``params_active`` for which ``optimal_split`` uses these tokens, through logarithms because it can be
-    huge."""
+    """Return the ``params_active`` that ``optimal_split`` pairs with these tokens; logarithms avoid overflow."""
     ratio = law.params_exponent * law.params_scale / (law.tokens_exponent * law.tokens_scale)
     return jnp.exp((jnp.log(ratio) + law.tokens_exponent * jnp.log(tokens)) / law.params_exponent)
 
@@ -154,21 +153,22 @@ def training_flops(variables: Variables) -> dict[str, Any]:
 def dense_at_one(
     experts: str, claim: Callable[..., Claim], slice_at: Callable[[Any, Any], Chinchilla]
 ) -> tuple[DecisionRule, ...]:
-    """Return the decisions of a law that has Chinchilla's form at every value of ``experts``, and is dense at 1.
+    """Return the decisions of a law that has Chinchilla's form at every value of ``experts`` and is a dense law at 1.
 
     Args:
       experts: name of the held quantity, such as ``expansion``.
-      claim: ``claim(law, flops, experts)``: the best split at that value.
+      claim: ``claim(law, flops, experts)``, the claim of the optimal split at that value.
       slice_at: returns the law at one value.
     """
 
     def leverage(law: Law, flops: float, **given: float) -> dict[str, Any]:
-        """Return the FLOPs of the dense model per FLOP of the mixture at equal loss, each at its own best split."""
+        """Return the FLOPs of the dense model divided by ``flops`` of the MoE model, at equal loss and optimal
+        splits."""
         loss = frontier(slice_at(law, given[experts]))(Design(flops=flops))
         return {"efficiency_leverage": flops_for_loss(frontier(slice_at(law, 1.0)), loss) / flops}
 
     def unreached(law: Law, **given: float) -> str:
-        return "under the fitted law no dense model reaches the loss of the mixture"
+        return "under the fitted law no dense model reaches the loss of the MoE model"
 
     return (
         optimum(claim, given=("flops", experts), gives=SPLIT),

@@ -62,7 +62,8 @@ class DataConstrained:
 
 
 def _worth(first: Scalar, all_of_them: Scalar, decay: Scalar) -> Any:
-    """Return the value of repeated units in first ones, if the value of each repetition decays exponentially."""
+    """Return the number of unrepeated units that are worth as much as all units; the value of repetitions decays
+    exponentially."""
     return first * (1 - decay * jnp.expm1((1 - all_of_them / first) / decay))
 
 
@@ -87,9 +88,9 @@ PUBLISHED = {
             "epochs": (1, 9000),
         },
         dense=True,
-        remark="On the 182 released losses the objective of the fit comes out as printed. They hardly set the decays: "
-        "r_D = 95 with r_N = 1.7 fits them a little better. The median error is 7.3 %: compare designs by it, as its "
-        "authors say, and do not expect its losses.",
+        remark="The fit's objective on the 182 released losses equals the printed one. The losses hardly determine the "
+        "decays: r_D = 95 with r_N = 1.7 fits slightly better. The median error is 7.3 %: use the law to compare "
+        "designs, as its authors say, not to predict losses.",
     ),
 }
 

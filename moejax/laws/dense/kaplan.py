@@ -15,8 +15,8 @@ class Kaplan:
     Kaplan et al., "Scaling Laws for Neural Language Models" (2020), Eq. 1.5 and Table 2.
 
     N is ``params_active_nonembedding``; D is ``tokens``, the size of a data set on which training was stopped early,
-    not the length of one epoch. L is in nats per token and falls to 0: there is no irreducible term. For comparison
-    with older work.
+    not the length of one epoch. L is in nats per token and falls to 0: there is no irreducible term. Use it for
+    comparison with older work.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")

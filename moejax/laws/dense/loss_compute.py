@@ -53,7 +53,8 @@ PUBLISHED = {
 
 
 def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ...] = ()) -> DecisionRule:
-    """Return the decision for the minimum FLOPs that reach a loss, by the frontier ``frontier_of(law, **given)``."""
+    """Return the rule for the minimum FLOPs that reach a loss, computed from the frontier ``frontier_of(law,
+    **given)``."""
 
     def reason(law: Law, loss: float, **quantities: float) -> str:
         least = float(frontier_of(law, **quantities).irreducible)

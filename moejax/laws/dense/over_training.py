@@ -22,7 +22,7 @@ class OverTraining:
     N is ``params_active`` (for a dense model, all parameters, embeddings included), D is ``tokens``, L is in nats per
     token. M is the tokens per parameter, and C the training FLOPs. The loss above E falls with the same power of C at
     every M, so that over-training multiplies it by a factor independent of C. It is Chinchilla's law with alpha = beta
-    = 2·eta (``untied``), and has one coefficient less.
+    = 2·eta (``untied``), and has one coefficient fewer.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
@@ -58,7 +58,7 @@ class OverTraining:
 
 
 def best_tokens_per_param(law: OverTraining) -> Any:
-    """Return the tokens per parameter of minimum loss at any budget: (b/a)^(1/(2·eta))."""
+    """Return the tokens per parameter with minimum loss, the same at every budget: (b/a)^(1/(2·eta))."""
     return (law.under_scale / law.over_scale) ** (1 / (2 * law.flops_exponent))
 
 
@@ -83,7 +83,7 @@ def frontier(law: OverTraining) -> LossCompute:
 def _gadre(data: str, law: OverTraining, missed: str) -> Published:
     return Published(
         law=law,
-        source="Gadre et al. 2024, Eq. 4, by the released code on the released runs",
+        source="Gadre et al. 2024, Eq. 4, fitted with the released code to the released runs",
         provenance="verified",
         data=f"models trained on {data}, one epoch; loss on C4's validation set",
         fitted={"params_active": (10.6e6, 412e6), "tokens": (211e6, 8.24e9)},

@@ -16,7 +16,7 @@ class WidthDepth:
 
     w is ``model_dim``, d is ``num_layers``, p is ``params_active`` (for a dense model, all parameters, embeddings
     included) and T is ``tokens``. L is in nats per token. The law compares shapes with equal numbers of parameters. To
-    split a budget it also needs the parameters as a function of width and depth, which ``moejax design`` has.
+    split a budget, it also needs the parameters as a function of width and depth; ``moejax design`` computes them.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("model_dim", "num_layers", "params_active", "tokens")

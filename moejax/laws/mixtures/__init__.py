@@ -1,1 +1,1 @@
-"""Laws of mixtures of experts."""
+"""Laws of MoE models."""

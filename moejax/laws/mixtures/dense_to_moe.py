@@ -16,8 +16,8 @@ from moejax.laws.law import LOSS, LawEntry, coefficient, from_law, law
 class DenseToMoe:
     """L(N, D, E) = A/(N^alpha·E^gamma) + B/D^beta + sigma.
 
-    Wang et al., "Scaling Laws Across Model Architectures" (2024), as quoted by other documents. No constants are known,
-    only the exponents of compute-optimal size, C^0.590 for mixtures and C^0.507 for dense models.
+    Wang et al., "Scaling Laws Across Model Architectures" (2024), as quoted by other documents. They quote no
+    constants, only the exponents of compute-optimal size: C^0.590 for MoE models and C^0.507 for dense models.
 
     N is ``params_active_nonembedding``, E ``num_experts`` (1 for a dense model), D ``tokens``; L is in nats per token.
     At one E this is Chinchilla's form.
@@ -45,7 +45,8 @@ class DenseToMoe:
 
 
 def compute_optimal(law: DenseToMoe, flops: Scalar, num_experts: Scalar) -> Claim:
-    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N·D, at one expert count."""
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at a budget 6·N·D and one expert
+    count."""
     return Claim(
         statement="Hoffmann's split with A E^-gamma for A",
         source="from the form of Wang et al. 2024",

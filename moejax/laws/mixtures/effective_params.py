@@ -1,4 +1,4 @@
-"""The law of effective parameters: a mixture counts as a dense model of N_act·G^gamma parameters."""
+"""The law of effective parameters: an MoE model counts as a dense model of N_act·G^gamma parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class EffectiveParams:
 
     Book chapter "MoE Scaling Laws" (chapter 002), "The Mathematical Form of an MoE Scaling Law". N_act is
     ``params_active``, N_total is ``params_total``, D is ``tokens``, and G is ``expansion``. At G = 1 it
-    equals the dense law of ``chinchilla.py``. It has one coefficient more, and its optimum has a closed form.
+    equals the dense law of ``chinchilla.py``. It has one more coefficient than that law, and its optimum has a closed
+    form.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")
@@ -27,7 +28,9 @@ class EffectiveParams:
         "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
     )
     params_exponent: Scalar = coefficient("exponent of effective parameters", symbol="alpha")
-    expansion_exponent: Scalar = coefficient("what total parameters are worth, 0 nothing, 1 dense", symbol="gamma")
+    expansion_exponent: Scalar = coefficient(
+        "value of total parameters: 0 no value, 1 as in a dense model", symbol="gamma"
+    )
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
 
@@ -36,7 +39,7 @@ class EffectiveParams:
         return design.params_active * design.expansion**self.expansion_exponent
 
     def __call__(self, design: Design) -> Any:
-        # Combine the exponents of G: G^gamma alone would overflow if runs leave gamma large and alpha small.
+        # Combine the exponents of G: computing G^gamma first would overflow if a fit makes gamma large and alpha small.
         exponent = self.params_exponent * self.expansion_exponent
         return (
             self.irreducible
@@ -73,15 +76,15 @@ def dense_slice(law: EffectiveParams, expansion: Scalar) -> Chinchilla:
 
 
 def compute_optimal(law: EffectiveParams, flops: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N_act·D, at one G.
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at a budget 6·N_act·D and one G.
 
-    N_act* is Hoffmann's, times G^(-gamma·alpha/(alpha+beta)); D* is divided by it. The chapter ("The compute-optimal
-    point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not stationary: G multiplies A by
-    G^(-gamma·alpha), and A enters N* with the power 1/(alpha+beta).
+    N_act* is Hoffmann's optimum times G^(-gamma·alpha/(alpha+beta)); D* is Hoffmann's divided by this factor. The
+    chapter ("The compute-optimal point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not
+    stationary: G multiplies A by G^(-gamma·alpha), and A enters N* with the power 1/(alpha+beta).
     """
     return Claim(
         statement="N_act* = k (C/6)^(beta/(alpha+beta)) G^(-gamma alpha/(alpha+beta)), D* = C/(6 N_act*)",
-        source="chapter 002, 'The compute-optimal point with G held fixed', with the exponent of G put right",
+        source="chapter 002, 'The compute-optimal point with G held fixed', with the exponent of G corrected",
         value=optimal_split(dense_slice(law, expansion), flops),
         objective=Partial(_loss, law, expansion),
         held=Partial(training_flops),

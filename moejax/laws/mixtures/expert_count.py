@@ -21,9 +21,9 @@ class ExpertCount:
     Ludziejewski et al., "Joint MoE Scaling Laws: Mixture of Experts Can Be Memory Efficient" (2025), Eq. 6 and Table 3.
 
     N is ``params_active``, embeddings included; D is ``tokens``; E is ``expert_expansion`` (the document routes to one
-    expert, so E is their number; 1 is a dense model), and Ê the expert count, saturated. L is in nats per token. Two
-    widely read copies of the formula flip signs; these signs reproduce the document's Tables 1 and 4. At one expert
-    count this is Chinchilla's form, with scales and exponents that depend on it.
+    expert, so E is the number of experts; 1 is a dense model), and Ê is the saturated expert count. L is in nats per
+    token. Two widely read copies of the formula flip signs; these signs reproduce the document's Tables 1 and 4. At one
+    expert count this is Chinchilla's form, with scales and exponents that depend on it.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts", "top_k")
@@ -36,15 +36,15 @@ class ExpertCount:
     params_experts: Scalar = coefficient(
         "exponent of experts in the parameter term", symbol="delta", sign="any", shift={"params": "params_coupling"}
     )
-    params_coupling: Scalar = coefficient("how experts bend the exponent of parameters", symbol="gamma", sign="any")
+    params_coupling: Scalar = coefficient("change of the exponent of parameters with ln Ê", symbol="gamma", sign="any")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "-tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens at Ê = 1", symbol="beta", sign="-")
     tokens_experts: Scalar = coefficient(
         "exponent of experts in the data term", symbol="omega", sign="any", shift={"tokens": "tokens_coupling"}
     )
-    tokens_coupling: Scalar = coefficient("how experts bend the exponent of tokens", symbol="zeta", sign="any")
-    experts_start: Scalar = coefficient("what one expert counts as", symbol="E_start")
-    experts_maximum: Scalar = coefficient("what infinitely many experts count as", symbol="E_max")
+    tokens_coupling: Scalar = coefficient("change of the exponent of tokens with ln Ê", symbol="zeta", sign="any")
+    experts_start: Scalar = coefficient("effective count of one expert", symbol="E_start")
+    experts_maximum: Scalar = coefficient("effective count of infinitely many experts", symbol="E_max")
     irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="c")
 
     def at_experts(self, num_experts: Scalar) -> Chinchilla:
@@ -65,7 +65,8 @@ class ExpertCount:
 
 @in_float64
 def compute_optimal(law: ExpertCount, flops: Scalar, num_experts: Scalar) -> Claim:
-    """Return the claim for ``params_active`` and ``tokens`` of minimum loss at 6·N_act·D and one expert count."""
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at 6·N_act·D and one expert
+    count."""
     return Claim(
         statement="Hoffmann's split with the scales and exponents of one expert count",
         source="Ludziejewski et al. 2025, Table 1",

@@ -1,4 +1,4 @@
-"""The nested laws of Zhao et al. (2025): two, three and four of the five factors."""
+"""The nested laws of Zhao et al. (2025), with two, three and four of the five factors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class FourFactor:
 
 
 def at_structure(law: FiveFactor, active_experts: Scalar, shared_share: Scalar) -> ThreeFactor:
-    """Return Eq. 7 as implied by the joint law at one G and S: the structure changes a, c and h, and nothing else."""
+    """Return Eq. 7 as implied by the joint law at one G and S, which change only a, c and h."""
     structure = law.structure(with_experts(active_experts, shared_share))
     return from_law(
         ThreeFactor,

@@ -1,4 +1,5 @@
-"""The joint law of Zhao et al. (2025): total, active, tokens, active experts and share of shared experts."""
+"""The joint law of Zhao et al. (2025): loss from total and active parameters, tokens, active experts and shared
+share."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class FiveFactor:
     Zhao et al., "Towards a Comprehensive Scaling Law of Mixture-of-Experts" (2025), Eq. 11 (Eq. 1, Eq. 15).
 
     N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D ``tokens``, G ``active_experts`` (routed
-    and shared) and S ``shared_share``. Counts are those of its Eqs. 2 and 3: attention and experts, without router,
+    and shared) and S ``shared_share``. Its Eqs. 2 and 3 count the parameters of attention and experts, without router,
     norms and embeddings. L is in nats per token. The appendices print epsilon as s.
 
     This file has the optima of Eqs. 12 to 14 and Appendix G, Algorithm 1, the ranges of Table 3 and the constant-total
@@ -58,7 +59,7 @@ class FiveFactor:
     irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
     def structure(self, design: Design) -> Any:
-        """Return e·G + f/G + m·S² + n·S, the cost of number and kind of the experts."""
+        """Return e·G + f/G + m·S² + n·S, the loss that depends on the number and kind of experts."""
         experts, shared = design.active_experts, design.shared_share
         return (
             self.experts_slope * experts
@@ -68,7 +69,7 @@ class FiveFactor:
         )
 
     def coupling(self, design: Design) -> Any:
-        """Return N^-alpha + k·N_a^-alpha + h·N_a/N, the weight of that cost at a size."""
+        """Return N^-alpha + k·N_a^-alpha + h·N_a/N, the weight of ``structure`` at a model size."""
         total, active = design.params_total_nonembedding, design.params_active_nonembedding
         return (
             total**-self.params_exponent
@@ -122,7 +123,7 @@ PUBLISHED = {
 
 
 def with_experts(active_experts: Scalar, shared_share: Scalar, **fields: Scalar | None) -> Design:
-    """Return a design with real numbers G and S; counts exclude embeddings."""
+    """Return a design with real-valued G and S; counts exclude embeddings."""
     shared = active_experts * shared_share
     return Design(top_k=active_experts - shared, num_shared_experts=shared, **fields)
 
@@ -138,7 +139,7 @@ def best_shared_share(law: FiveFactor) -> Any:
 
 
 def optimal_active_experts(law: FiveFactor, design: Design) -> Claim:
-    """Return the claim for the G of minimum loss; the rest of ``design``, including S, is held."""
+    """Return the claim for the G that minimises the loss; the rest of ``design``, including S, is fixed."""
     return Claim(
         statement="G* = sqrt(f / e)",
         source="Zhao et al. 2025, Eq. 12 (Eq. 20)",
@@ -148,7 +149,7 @@ def optimal_active_experts(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
-    """Return the claim for the S of minimum loss; the rest of ``design``, including G, is held."""
+    """Return the claim for the S that minimises the loss; the rest of ``design``, including G, is fixed."""
     return Claim(
         statement="S* = -n / (2 m)",
         source="Zhao et al. 2025, Eq. 13 (Eq. 22)",
@@ -158,9 +159,9 @@ def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: Scalar, shared_share: Scalar) -> Claim:
-    """Return the claim for the N_a/N of minimum loss at one N, G and S (counts without embeddings); tokens cancel.
+    """Return the claim for the N_a/N that minimises the loss at one N, G and S (counts without embeddings).
 
-    This optimum of the formula ignores cost: more active parameters are free.
+    The optimum does not depend on tokens, and it ignores the cost of active parameters.
     """
     structure = law.structure(with_experts(active_experts, shared_share))
     alpha = law.params_exponent
@@ -178,10 +179,10 @@ def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: 
 def optimal_active_at_compute(
     law: FiveFactor, flops: Scalar, params_total: Scalar, active_experts: Scalar, shared_share: Scalar
 ) -> Claim:
-    """Return the claim for N_a and D of minimum loss with N_a·D = ``flops``, at one N, G and S.
+    """Return the claim for the N_a and D that minimise the loss with N_a·D = ``flops``, at one N, G and S.
 
-    Zhao et al. (2025), Appendix G, which defines C = D·N_a, without the factor 6. Eq. 31 has no closed solution; its
-    root is found in log N_a, where the loss is convex. Active parameters are not limited to N.
+    Zhao et al. (2025), Appendix G, which defines C = D·N_a, without the factor 6. Eq. 31 has no closed-form solution;
+    its root is computed by a search over log N_a, in which the loss is convex. Active parameters may exceed N.
     """
 
     active = _root_of_equation_31(law, flops, params_total, active_experts, shared_share)
@@ -222,8 +223,8 @@ def loss_at_optimum(law: FiveFactor, params_active: Scalar, params_total: Scalar
 def loss_compute_limit(law: FiveFactor, params_total: Scalar, structure: Scalar) -> LossCompute:
     """Return L*(C) as h goes to 0: C_0 + K·C^(-alpha·beta/(alpha+beta)), Eq. 33.
 
-    The paper presents Eq. 33 as L*(C) at N = 1T. It is this limit, not a fit, and is below the exact loss of
-    ``loss_at_optimum`` by 0.002 nats at C = 1e20 and by 0.039 at 1e26.
+    The paper presents Eq. 33 as L*(C) at N = 1T. It is this limit, not a fit. It is below the exact ``loss_at_optimum``
+    by 0.002 nats at C = 1e20 and by 0.039 at 1e26.
     """
     scale = structure * law.active_coupling + law.active_scale
     split = from_law(Chinchilla, law, irreducible=0.0, params_scale=scale)
@@ -275,8 +276,8 @@ def efficient_active_share(
     least_gain: float,
     step: float = 0.01,
 ) -> Any:
-    """Return the N_a/N beyond which one more ``step`` lowers the loss by less than ``least_gain`` nats; NaN without
-    one.
+    """Return the N_a/N beyond which one more ``step`` lowers the loss by less than ``least_gain`` nats; NaN if there is
+    none.
 
     This is Algorithm 1 (Appendix F) as printed: it starts at one step and returns the share *after* the first step that
     gains too little.
@@ -291,7 +292,8 @@ def efficient_active_share(
 
 
 def active_experts_range(law: FiveFactor, design: Design, *, tolerance: float) -> tuple[Any, Any]:
-    """Return the range of G with a loss within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table 3).
+    """Return the range of G whose loss is within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table
+    3).
 
     e·G + f/G = 2·sqrt(e·f) + tolerance/coupling is quadratic in G.
     """
@@ -302,7 +304,7 @@ def active_experts_range(law: FiveFactor, design: Design, *, tolerance: float) -
 
 
 def shared_share_range(law: FiveFactor, design: Design, *, tolerance: float) -> tuple[Any, Any]:
-    """Return the range of S with a loss within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table
+    """Return the range of S whose loss is within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table
     3)."""
     half = (tolerance / law.coupling(design) / law.shared_square) ** 0.5
     return best_shared_share(law) - half, best_shared_share(law) + half

@@ -17,11 +17,12 @@ class Granularity:
 
     Krajewski et al., "Scaling Laws for Fine-Grained Mixture of Experts" (2024), Eq. 9.
 
-    N is ``params_total_nonembedding`` (Section 6.1: d²·(8E+4) per block, E = 64), not the active parameters, as other
-    documents quote it. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward over that of an
-    expert, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
+    N is ``params_total_nonembedding`` (Section 6.1: d²·(8E+4) per block, E = 64), not the active parameters, although
+    other documents quote it so. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward divided by
+    an expert's width, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
 
-    At one granularity this is Chinchilla's form; finer experts always lower A, unless the cost of routing is counted.
+    At one granularity this is Chinchilla's form; finer experts always lower A, because the cost of routing is not
+    counted.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "model_dim", "expert_hidden")
@@ -29,7 +30,7 @@ class Granularity:
 
     irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="c")
     granularity_scale: Scalar = coefficient(
-        "what coarse experts cost", symbol="g", dimension={"params": "params_exponent"}
+        "loss increase due to coarse experts", symbol="g", dimension={"params": "params_exponent"}
     )
     granularity_exponent: Scalar = coefficient("exponent of granularity", symbol="gamma")
     params_scale: Scalar = coefficient(
@@ -50,10 +51,11 @@ class Granularity:
 
 
 def compute_optimal(law: Granularity, flops: Scalar, granularity: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for ``params_active`` and ``tokens`` of minimum loss for a budget 6·N_act·D at one G and
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at 6·N_act·D, one G and one
     N/N_act.
 
-    The cost of routing, which the paper adds (Eq. 10) and which alone limits G, is not included: finer is better here.
+    The cost of routing (the paper's Eq. 10), without which G has no optimum, is not included, so finer is always better
+    here.
     """
     scale = law.granularity_scale * granularity**-law.granularity_exponent + law.params_scale
     dense = from_law(Chinchilla, law, params_scale=scale * expansion**-law.params_exponent)
@@ -92,8 +94,8 @@ PUBLISHED = {
         provenance="verified",
         data="C4",
         fitted=_RUNS,
-        remark="Reproduces the losses of Table 2 to 0.003 with N = N_act·(8·64+4)/12. E was 64 in every run. Ranges of "
-        "G are in a Design's granularity, half the document's 1 to 16.",
+        remark="Reproduces the losses of Table 2 within 0.003 with N = N_act·(8·64+4)/12. E was 64 in every run. The "
+        "range of G is in a Design's granularity, half the document's 1 to 16.",
     ),
     "krajewski-2024-rounded": Published(
         law=Granularity(

@@ -1,4 +1,4 @@
-"""The IsoFLOP surface of Abnar et al. (2025): loss at one budget as a polynomial in log size and log sparsity."""
+"""The IsoFLOP surface of Abnar et al. (2025): loss at one budget as a polynomial in log parameters and log sparsity."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class IsoflopSurface:
     Abnar et al. (2025), Eq. 8, for one training budget C; their best degrees are (2, 2, 2). No constants are published.
     N is ``params_total``, S is ``sparsity``, L is in nats per token.
 
-    The lengths of ``size``, ``sparsity`` and ``interaction`` are the degrees. The document uses unit = 1. The products
-    (N̂·Ŝ)^i span another set of surfaces in another unit, so the unit is a constant of the law. The law is linear in
-    its coefficients, so ``fit_surface`` is least squares. Its optima have closed forms for degrees (2, 2, 2) and are
-    found numerically for others.
+    The lengths of ``size``, ``sparsity`` and ``interaction`` are the degrees. The document uses unit = 1. Another unit
+    changes the set of surfaces that the products (N̂·Ŝ)^i can represent, so the unit is a constant of the law. The law
+    is linear in its coefficients, so ``fit_surface`` is least squares. Its optima have closed forms for degrees (2, 2,
+    2); other degrees need a numerical search.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "num_experts", "top_k")
@@ -55,7 +55,7 @@ def terms(design: Design, degrees: tuple[int, int, int], params_unit: Scalar = 1
 def fit_surface(
     designs: Design, losses: Array, degrees: tuple[int, int, int] = (2, 2, 2), params_unit: float = 1.0
 ) -> IsoflopSurface:
-    """Fit the surface to runs of one budget by least squares; the law is linear in its coefficients."""
+    """Fit the surface by least squares to runs with the same budget; the law is linear in its coefficients."""
     matrix = jnp.stack(terms(designs, degrees, params_unit), axis=-1)
     scale = jnp.abs(matrix).max(axis=0)
     weights = iter(jnp.linalg.lstsq(matrix / scale, losses)[0] / scale)
@@ -67,10 +67,10 @@ def fit_surface(
 
 @in_float64
 def optimal_params_total(law: IsoflopSurface, sparsity: Scalar) -> Claim:
-    """Return the claim for the N of minimum loss at one sparsity, for degrees (2, 2, 2).
+    """Return the claim for the N that minimises the loss at one sparsity, for degrees (2, 2, 2).
 
     Raises:
-      UserError: the degrees are others.
+      UserError: the degrees are not (2, 2, 2).
     """
     _require_quadratic(law)
     logged = -jnp.log(1 - jnp.asarray(sparsity, float))
@@ -85,11 +85,10 @@ def optimal_params_total(law: IsoflopSurface, sparsity: Scalar) -> Claim:
 
 @in_float64
 def optimal_sparsity(law: IsoflopSurface, params_total: Scalar) -> Claim:
-    """Return the claim for the S of minimum loss at one size, for degrees (2, 2, 2), as the share 1-S of active
-    experts.
+    """Return the claim for the share 1-S of active experts that minimises the loss at one N, for degrees (2, 2, 2).
 
     Raises:
-      UserError: the degrees are others.
+      UserError: the degrees are not (2, 2, 2).
     """
     _require_quadratic(law)
     logged = jnp.log(params_total / law.params_unit)
@@ -103,7 +102,7 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Scalar) -> Claim:
 
 
 def best_params_total(law: IsoflopSurface, active_experts_share: Scalar, low: Scalar, high: Scalar) -> tuple[Any, Any]:
-    """Return the N of minimum loss between two sizes at one share 1-S of active experts, and that loss; any degrees."""
+    """Return the N between two bounds that minimises the loss at one share 1-S of active experts, and that loss."""
 
     def loss(log_total: Scalar) -> Any:
         return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
@@ -113,7 +112,7 @@ def best_params_total(law: IsoflopSurface, active_experts_share: Scalar, low: Sc
 
 
 def best_active_experts_share(law: IsoflopSurface, params_total: Scalar, low: Scalar, high: Scalar) -> tuple[Any, Any]:
-    """Return the 1-S of minimum loss between two shares at one size, and that loss; any degrees."""
+    """Return the 1-S between two bounds that minimises the loss at one size, and that loss."""
 
     def loss(log_share: Scalar) -> Any:
         return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})
@@ -126,7 +125,8 @@ def _require_quadratic(law: IsoflopSurface) -> None:
     degrees = (len(law.size), len(law.sparsity), len(law.interaction))
     if degrees != (2, 2, 2):
         raise UserError(
-            f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form: fit that, or minimise the law."
+            f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form. Fit these degrees, or minimise "
+            f"the law numerically."
         )
 
 
@@ -142,7 +142,7 @@ ENTRIES = (
     LawEntry(
         name="isoflop_surface",
         law=IsoflopSurface,
-        not_searched="it holds at one budget of FLOPs and is linear in its coefficients, so it is solved budget by "
-        "budget, not searched (moejax.laws.mixtures.isoflop_surface.fit_surface).",
+        not_searched="it applies to one FLOP budget and is linear in its coefficients, so each budget is solved by least "
+        "squares (moejax.laws.mixtures.isoflop_surface.fit_surface).",
     ),
 )

@@ -1,4 +1,4 @@
-"""Efficiency leverage, Tian et al. (2025): compute of the dense model of equal loss per compute of a mixture."""
+"""Efficiency leverage, Tian et al. (2025): compute of a dense model / compute of an MoE model with equal loss."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Leverage:
     Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts Language Models" (2025), Eqs.
     1 and 4.
 
-    EL is ``efficiency_leverage``: compute of the dense model of equal loss over that of the mixture. A is
-    ``activation_ratio``, Â the same, saturated; G is ``granularity``, C is ``flops``. The document has two A: Section 2
-    and Table 3 define (E_a + E_s)/(E + E_s), which is used here, but the labels of the data behind Table 6 (3.1 %, 0.8
-    %) are E_a/E. The second definition gives leverages 3 to 19 % larger for one shared expert; to use it, leave the
-    shared experts out of the design.
+    EL is ``efficiency_leverage``: compute of a dense model divided by the compute of an MoE model with equal loss. A is
+    ``activation_ratio``, Â is A after saturation; G is ``granularity``, C is ``flops``. The document has two
+    definitions of A: Section 2 and Table 3 define (E_a + E_s)/(E + E_s), which is used here, but the labels of the data
+    behind Table 6 (3.1 %, 0.8 %) are E_a/E. The second definition gives leverages 3 to 19 % larger for one shared
+    expert; to use it, leave the shared experts out of the design.
 
-    The bases of the logarithms are not printed; of all pairs among 2, e and 10, only log10 for C with log2 for G gives
+    The bases of the logarithms are not printed. Of all pairs among 2, e and 10, only log10 for C with log2 for G gives
     the printed EL > 7 at A = 3.1 %, G = 12, C = 1e22, with a best G near 12 and EL = 1 for a dense model. The text
-    calls d positive; it is negative in Table 6, which makes leverage grow with compute. ``leverage_between`` has EL
-    from two loss-compute curves (Algorithm 1).
+    calls d positive; it is negative in Table 6, which makes leverage grow with compute. ``leverage_between`` computes
+    EL from two loss-compute curves (Algorithm 1).
     """
 
     inputs: ClassVar[tuple[str, ...]] = (
@@ -43,16 +43,16 @@ class Leverage:
         "expert_hidden",
         "flops",
     )
-    outputs: ClassVar[Mapping[str, str]] = {"efficiency_leverage": "FLOPs of the dense model per FLOP of the mixture"}
+    outputs: ClassVar[Mapping[str, str]] = {"efficiency_leverage": "FLOPs of the dense model / FLOPs of the MoE model"}
 
     base_exponent: Scalar = coefficient(
         "exponent at G = 1 and C = 1", symbol="a", sign="any", shift={"flops": "flops_slope"}, log_base=10.0
     )
-    flops_slope: Scalar = coefficient("what a decade of compute adds to the exponent", symbol="d", sign="-")
+    flops_slope: Scalar = coefficient("change of the exponent per decade of compute", symbol="d", sign="-")
     granularity_square: Scalar = coefficient("curvature in log2 G", symbol="gamma")
     granularity_slope: Scalar = coefficient("slope in log2 G", symbol="beta", sign="-")
-    ratio_start: Scalar = coefficient("what an activation ratio of 0 counts as", symbol="A_start")
-    ratio_maximum: Scalar = coefficient("what an infinite activation ratio counts as", symbol="A_max")
+    ratio_start: Scalar = coefficient("effective ratio at an activation ratio of 0", symbol="A_start")
+    ratio_maximum: Scalar = coefficient("effective ratio at an infinite activation ratio", symbol="A_max")
 
     def __call__(self, design: Design) -> Any:
         finer = jnp.log2(design.granularity)
@@ -67,17 +67,16 @@ class Leverage:
 
 
 def leverage_between(mixture: LossCompute, dense: LossCompute, flops: Scalar) -> Any:
-    """Return the leverage at a mixture's compute from two loss-compute curves; NaN if it is undefined.
+    """Return the leverage at an MoE model's compute from two loss-compute curves; NaN if it is undefined.
 
-    Appendix K, Algorithm 1: the FLOPs at which the dense curve reaches the mixture's loss, per FLOP of the mixture. It
-    is undefined if the mixture's loss is below the limit of the dense curve.
+    Appendix K, Algorithm 1: the FLOPs at which the dense curve reaches the MoE model's loss, divided by the MoE model's
+    FLOPs. It is undefined if the MoE model's loss is below the limit of the dense curve.
     """
     return flops_for_loss(dense, mixture(Design(flops=flops))) / flops
 
 
 def optimal_granularity(law: Leverage, activation_ratio: Scalar, flops: Scalar) -> Claim:
-    """Return the claim for the granularity of greatest leverage, independent of C and of A below the dense model's
-    1."""
+    """Return the claim for the granularity with the greatest leverage, which depends neither on C nor on A < 1."""
     return Claim(
         statement="G* = 2^(-beta / (2 gamma))",
         source="from Tian et al. 2025, Eq. 4",
@@ -112,8 +111,8 @@ PUBLISHED = {
         source="Tian et al. 2025, Table 6",
         provenance="verified",
         fitted={"flops": (3e18, 3e20), "activation_ratio": (3 / 257, 1.0), "granularity": (2.0, 16.0)},
-        remark="A counts shared experts, as Table 3 defines it; the data behind Table 6 are labelled E_a/E. By the "
-        "first MoE-mini has A = 3.4 % and a leverage of 6.98, by the second 3.1 % (12/384) and above 7.",
+        remark="A counts shared experts, as in Table 3; the data behind Table 6 are labelled with E_a/E. MoE-mini has "
+        "A = 3.4 % and a leverage of 6.98 by Table 3, but 3.1 % (12/384) and above 7 by E_a/E.",
     ),
 }
 

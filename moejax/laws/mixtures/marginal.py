@@ -1,4 +1,4 @@
-"""The marginal laws of Zhao et al. (2025): one factor varies, all others are held."""
+"""The marginal laws of Zhao et al. (2025): one factor varies, all others are fixed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MarginalShared:
 
 
 def optimal_active(law: MarginalActive) -> Claim:
-    """Return the claim for the active parameters of minimum loss."""
+    """Return the claim for the active parameters that minimise the loss."""
     power = 1 / (law.active_exponent + 1)
     return Claim(
         statement="N_a* = (c gamma / h)^(1/(gamma+1))",
@@ -83,7 +83,7 @@ def optimal_active(law: MarginalActive) -> Claim:
 
 
 def optimal_experts(law: MarginalExperts) -> Claim:
-    """Return the claim for the number of active experts of minimum loss."""
+    """Return the claim for the number of active experts that minimises the loss."""
     return Claim(
         statement="G* = sqrt(f / e)",
         source="from Zhao et al. 2025, Eq. 8",
@@ -93,7 +93,7 @@ def optimal_experts(law: MarginalExperts) -> Claim:
 
 
 def optimal_shared(law: MarginalShared) -> Claim:
-    """Return the claim for the share of shared experts of minimum loss."""
+    """Return the claim for the share of shared experts that minimises the loss."""
     return Claim(
         statement="S* = -n / (2 m)",
         source="from Zhao et al. 2025, Eq. 10",
@@ -103,7 +103,7 @@ def optimal_shared(law: MarginalShared) -> Claim:
 
 
 def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
-    """Return Eq. 5 as implied by the joint law around a design, for any N_a of the design."""
+    """Return Eq. 5 as implied by the joint law at a design; the design's N_a has no effect."""
     three = at_structure(law, design.active_experts, design.shared_share)
     sizes = from_law(TwoFactor, three)
     return MarginalActive(
@@ -115,7 +115,7 @@ def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
 
 
 def margin_of_shared(law: FiveFactor, design: Design) -> MarginalShared:
-    """Return Eq. 10 as implied by the joint law around a design, for any S of the design."""
+    """Return Eq. 10 as implied by the joint law at a design; the design's S has no effect."""
     coupling = law.coupling(design)
     square, slope = law.shared_square * coupling, law.shared_slope * coupling
     none = replace(design, top_k=design.active_experts, num_shared_experts=0.0)

@@ -28,8 +28,8 @@ class Routed:
     Clark et al., "Unified Scaling Laws for Routed Language Models" (2022), Eq. 1 and Table 3.
 
     N is ``params_active``: the parameters of the dense model that the experts extend. E is ``expert_expansion``, the
-    number of experts at k = 1, and Ê the same, saturated. L is in nats per token after 130B tokens: the law has no data
-    term, so do not use it for anything about tokens.
+    number of experts at k = 1, and Ê is E after saturation. L is in nats per token after 130B tokens: the law has no
+    data term, so do not use it for questions about tokens.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "num_experts", "top_k")
@@ -39,12 +39,12 @@ class Routed:
     experts_slope: Scalar = coefficient(
         "slope in log Ê", symbol="b", sign="-", shift={"params": "coupling"}, log_base=10.0
     )
-    coupling: Scalar = coefficient("how experts lose worth with size", symbol="c", sign="any")
+    coupling: Scalar = coefficient("change of the slope in log Ê with log N", symbol="c", sign="any")
     offset: Scalar = coefficient(
         "log10 of the loss at N = Ê = 1", symbol="d", sign="any", shift={"params": "params_slope"}, log_base=10.0
     )
-    experts_start: Scalar = coefficient("what one expert counts as", symbol="E_start")
-    experts_maximum: Scalar = coefficient("what infinitely many experts count as", symbol="E_max")
+    experts_start: Scalar = coefficient("effective count of one expert", symbol="E_start")
+    experts_maximum: Scalar = coefficient("effective count of infinitely many experts", symbol="E_max")
 
     def saturated_experts(self, num_experts: Scalar) -> Any:
         """Return Ê, the saturated expert count."""
@@ -62,7 +62,7 @@ class Routed:
         return self.effective_params(design.params_active, design.expert_expansion)
 
     def effective_params(self, params_active: Scalar, num_experts: Scalar) -> Any:
-        """Return the parameters of the dense model (E = 1) with the same loss: the effective parameter count."""
+        """Return the effective parameter count: the parameters of the dense model (E = 1) with the same loss."""
 
         def slope(experts: Scalar) -> Any:
             return self.params_slope + self.coupling * jnp.log10(experts)

@@ -1,4 +1,5 @@
-"""The law of repeated tokens in sparse models, Wu et al. (2026): Muennighoff's, with scales by density."""
+"""The law of repeated tokens in sparse models, Wu et al. (2026): Muennighoff's law with scales that depend on
+density."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from moejax.laws.design import Design, Scalar
 from moejax.laws.law import LOSS, LawEntry, Published, coefficient, law
 
 LEAST, LEAST_SCALE = 1e-8, 1e-12
-"""Bounds of the released code for sparsity and decays, and for the factor Q, because powers of 0 have no slope."""
+"""Lower bounds for sparsity and decays, and for the factor Q, as in the released code, because powers of 0 have no
+slope."""
 
 
 @law
@@ -25,16 +27,17 @@ class SparseRepeats:
     r_D = max(d_D·(1 + lambda_D·z + sigma_D·z²), 1e-8), R_N = N/U_N - 1, R_D = D/U_D - 1, U_N = min(N, M),
     M = (Q·A/B)^(1/alpha)·U_D, s = N/T and z = max(1 - s, 1e-8).
 
-    Wu et al., "When Data Is Scarce: Scaling Sparse Language Models with Repeated Training" (2026), as its released code
-    fits it (boqian333/sparse-dc-scaling, fitting/fitting.ipynb); the text of the paper was not read.
+    Wu et al., "When Data Is Scarce: Scaling Sparse Language Models with Repeated Training" (2026), as in the released
+    code (boqian333/sparse-dc-scaling, fitting/fitting.ipynb); the paper's text was not consulted.
 
-    N is ``params_active``, there the weights of a sparse network that are not 0, T is ``params_total``, D is
+    N is ``params_active``, in the paper the nonzero weights of a sparse network; T is ``params_total``, D is
     ``tokens``, of which U_D is ``unique_tokens_seen``. d_N, d_D, lambda_N, sigma_N, lambda_D and sigma_D are R_n*,
-    R_d*, lambda_2, sigma_2, lambda_1 and sigma_1 there. L is in nats per token.
+    R_d*, lambda_2, sigma_2, lambda_1 and sigma_1 in the paper. L is in nats per token.
 
     At one density s it is the law of Muennighoff et al. (``at_density``) with one exponent for parameters and tokens.
-    It was fitted to networks without single weights, which change during training. A mixture leaves out whole experts,
-    and per token: fit the law to mixtures before deciding about one.
+    It was fitted to networks in which single weights are 0, and these weights change during training. An MoE model
+    leaves out whole experts, and different ones per token. Fit the law to MoE models before using it for a decision
+    about MoE models.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens", "unique_tokens")
@@ -44,7 +47,7 @@ class SparseRepeats:
     params_scale: Scalar = coefficient("scale of the parameter term", symbol="A", dimension={"params": "exponent"})
     exponent: Scalar = coefficient("exponent of parameters and of tokens", symbol="alpha")
     density_exponent: Scalar = coefficient("exponent of the density", symbol="epsilon", sign="any")
-    sparse_scale: Scalar = coefficient("what sparsity adds to the parameter term, as a share", symbol="P", sign="any")
+    sparse_scale: Scalar = coefficient("relative change of the parameter term with sparsity", symbol="P", sign="any")
     sparse_exponent: Scalar = coefficient("exponent of the sparsity", symbol="mu")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "exponent"})
     params_decay: Scalar = coefficient(
@@ -79,8 +82,8 @@ class SparseRepeats:
 
 
 def compute_optimal(law: SparseRepeats, flops: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for ``params_active`` and ``tokens`` of minimum loss at 6·N·D and one density, without
-    repetition."""
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at 6·N·D and one density,
+    without repetition."""
     return Claim(
         statement="N* = (Q A/B)^(1/(2 alpha)) (C/6)^(1/2), D* = C/(6 N*)",
         source="Wu et al. 2026, optimal_N and optimal_D of the released code",
@@ -116,9 +119,9 @@ PUBLISHED = {
         provenance="verified",
         data="C4's validation set; LLaMA-like models trained with dynamic sparsity (random growth)",
         fitted={"expansion": (1, 16), "epochs": (1, 16)},
-        remark="Fitted to 500 runs in stages: dense, sparse, repeated, both. Models of up to 1.99B weights, of which a "
-        "sixteenth or more are active, up to 2.6B different tokens where they return. Its losses of the eleven "
-        "held-out runs, of up to 7.68B weights, come out as printed, at most 1.4 % off what was measured.",
+        remark="Fitted to 500 runs in stages: dense, sparse, repeated, both. Models have up to 1.99B weights, of which "
+        "at least 1/16 are active; repeated data have up to 2.6B different tokens. The predictions for the eleven "
+        "held-out runs, of up to 7.68B weights, equal the printed ones; their errors are at most 1.4 %.",
     ),
 }
 

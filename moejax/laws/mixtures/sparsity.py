@@ -24,11 +24,11 @@ class Sparsity:
     Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts Language Models"
     (2025), Eq. 6.
 
-    N is ``params_total``, embeddings included; D is ``tokens``; S is ``sparsity``, the experts that do not serve a
-    token as a share of all. L is in nats per token. Inputs must have S < 1. Optima are at 6·N_a·D = C and need a
-    convention for N_a(N, S), which the paper does not give; ``active_params.py`` has three. Neither has a closed form.
-    The joint optimum of Eq. 2 is degenerate: with the published constants the loss falls in S until 1-S is about 1e-13,
-    because delta and gamma are nearly equal. So sparsity is capped, and a note reports an optimum at the cap.
+    N is ``params_total``, embeddings included; D is ``tokens``; S is ``sparsity``, the share of experts that do not
+    serve a token. L is in nats per token. Inputs must have S < 1. Optima are at 6·N_a·D = C and need a convention for
+    N_a(N, S), which the paper does not give; ``active_params.py`` has three. Neither has a closed form. The joint
+    optimum of Eq. 2 is degenerate: with the published constants the loss falls in S until 1-S is about 1e-13, because
+    delta and gamma are nearly equal. So sparsity is capped, and a note reports an optimum at the cap.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "num_experts", "top_k")
@@ -83,8 +83,8 @@ PUBLISHED = {
         provenance="read",
         data="a subset of RedPajama",
         fitted={"flops": (3e19, 1e21), "sparsity": (0.0, 0.95)},
-        remark="Runs at S = 0.98 were held out; R² there was 68 %. The ranges of N and D are not stated, only that of "
-        "the training FLOPs.",
+        remark="Runs at S = 0.98 were held out; R² there was 68 %. The paper states the range of training FLOPs, but not "
+        "the ranges of N and D.",
     ),
 }
 
@@ -96,7 +96,7 @@ MOST_SPARSE = 0.999
 
 @jax.jit
 def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of: ActiveParams) -> Any:
-    """Return N*(C, S): the total parameters of minimum loss at one sparsity."""
+    """Return N*(C, S), the total parameters that minimise the loss at one sparsity."""
 
     def loss(log_total: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": 1 - sparsity})
@@ -108,7 +108,7 @@ def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of:
 def best_sparsity(
     law: Sparsity, flops: Scalar, params_total: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE
 ) -> Any:
-    """Return S*(C, N): the sparsity of minimum loss at one size, between 0 and ``cap``."""
+    """Return S*(C, N), the sparsity between 0 and ``cap`` that minimises the loss at one size."""
 
     def loss(log_active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
@@ -118,7 +118,7 @@ def best_sparsity(
 
 @jax.jit
 def dense_threshold(law: Sparsity, flops: Scalar, active_of: ActiveParams) -> Any:
-    """Return the total parameters below which S*(C, N) is 0: where the slope of the loss in S changes sign at S = 0."""
+    """Return the total parameters below which S*(C, N) is 0: at S = 0, the loss's slope in S changes sign there."""
 
     def loss(log_total: Scalar, active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": active})
@@ -176,16 +176,17 @@ class JointOptimum(NamedTuple):
 
 
 def joint_optimum(law: Sparsity, flops: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE) -> JointOptimum:
-    """Return N and S of minimum loss with S at most ``cap``: Eq. 2, whose optimum without the cap is degenerate."""
+    """Return the N and S that minimise the loss with S at most ``cap``; without the cap, the optimum of Eq. 2 is
+    degenerate."""
     with float64():
         law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))
         actives, totals, losses = _losses_by_sparsity(law, flops, active_of, jnp.asarray(1 - cap, float))
         best = int(jnp.argmin(losses))
         message = (
-            f"The loss still falls at the cap S = {cap:g}: the law has no joint optimum below it, so this sparsity is "
-            f"your limit and not the law's answer."
+            f"The loss still falls at the cap S = {cap:g}: the law has no joint optimum below the cap, so this sparsity "
+            f"is the cap, not an optimum of the law."
             if best == 0
-            else f"The loss is least at a sparsity below the cap of {cap:g}."
+            else f"The loss has its minimum at a sparsity below the cap of {cap:g}."
         )
         return JointOptimum(float(totals[best]), float(1 - actives[best]), float(losses[best]), message)
 

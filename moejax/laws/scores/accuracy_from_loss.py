@@ -1,4 +1,4 @@
-"""Accuracy in a task from the loss on it: the sigmoid of the model ladders, Bhagia et al. (2024)."""
+"""Task accuracy from the task's loss: the sigmoid of the model ladders, Bhagia et al. (2024)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ class AccuracyFromLoss:
     steps. Here a is the amplitude that the sigmoid subtracts (their a is -a).
 
     L is ``loss`` and Acc is ``accuracy``, the share of correct answers. In the paper L is the task's own loss: bits per
-    byte of its correct answers. Any loss of the same runs works, and so do percent, which scale a and b. A model of low
-    loss has the accuracy b, one that has learnt nothing b - a. The paper adds an ideal run of loss 0 and accuracy 1 and
-    keeps b at most 1. Add such a row, and fix b at 1 if it ends above 1 (``--fix best_accuracy=1``).
+    byte of its correct answers. Other losses of the same runs work too, and accuracies in percent, which scale a and b.
+    A model with low loss has the accuracy b; an untrained model has b - a. The paper adds an ideal run with loss 0 and
+    accuracy 1 and keeps b at most 1. Add such a row, and fix b at 1 if the fit gives b above 1 (``--fix
+    best_accuracy=1``).
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
     outputs: ClassVar[Mapping[str, str]] = {"accuracy": "share of answers"}
 
-    best_accuracy: Scalar = coefficient("accuracy of a model of little loss", symbol="b", is_scale=True)
-    lost_accuracy: Scalar = coefficient("what a model that has learnt nothing lacks of it", symbol="a", is_scale=True)
+    best_accuracy: Scalar = coefficient("accuracy of a model with low loss", symbol="b", is_scale=True)
+    lost_accuracy: Scalar = coefficient("accuracy that an untrained model lacks", symbol="a", is_scale=True)
     slope: Scalar = coefficient("steepness per unit of loss", symbol="k", dimension={"loss": "-1"})
     middle_loss: Scalar = coefficient(
-        "loss at which half of it is lost", symbol="L_0", dimension={"loss": "1"}, is_scale=False
+        "loss at which half of that accuracy is lost", symbol="L_0", dimension={"loss": "1"}, is_scale=False
     )
 
     def __call__(self, design: Design) -> Any:
@@ -42,7 +43,7 @@ class AccuracyFromLoss:
 
 
 def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Scalar) -> Any:
-    """Return the loss at which the law reaches an accuracy; NaN if there is no such loss above 0."""
+    """Return the loss at which the law reaches an accuracy; NaN if no loss above 0 does."""
     lost = jnp.asarray((law.best_accuracy - accuracy) / law.lost_accuracy)
     inside = (lost > 0) & (lost < 1)
     loss = law.middle_loss + jax.scipy.special.logit(jnp.where(inside, lost, 0.5)) / law.slope
@@ -70,10 +71,10 @@ def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], remar
         law=law,
         source="Bhagia et al. 2024, second step, by the released code on the released runs",
         provenance="verified",
-        data=f"{task}, answers ranked; loss in bits per byte of its right answers",
+        data=f"{task}, answers ranked; loss in bits per byte of the right answers",
         fitted={"loss": losses},
-        remark=f"The loss is not a pretraining loss. Of 190M to 1.3B parameters and their checkpoints, with one "
-        f"made-up point of loss 0. {remark}",
+        remark=f"The loss is not a pretraining loss. Fitted to models of 190M to 1.3B parameters, their checkpoints and "
+        f"one artificial point with loss 0. {remark}",
     )
 
 

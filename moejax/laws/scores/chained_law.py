@@ -1,8 +1,7 @@
-"""Chain a law of scores to a law of the loss, to predict a run's score from its sizes through its loss.
+"""Chain a score law to a loss law, to predict a run's score from its size and tokens.
 
-``chained_law(Chinchilla, ErrorFromLoss)`` is a law like any other: it reads parameters and tokens, predicts an error,
-has the coefficients of both laws, and makes the decisions of the law of the loss. It propagates the uncertainty of
-both.
+``chained_law(Chinchilla, ErrorFromLoss)`` is an ordinary law: it reads parameters and tokens, predicts an error, has
+the coefficients of both laws, and makes the decisions of the loss law. It propagates the uncertainty of both laws.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class ChainedLaw:
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[Mapping[str, str]]
     links: ClassVar[tuple[type, type]]
-    """Law of the loss, and law of the score."""
+    """Loss law and score law."""
     decides: ClassVar[tuple[DecisionRule, ...]]
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -38,12 +37,12 @@ class ChainedLaw:
 
     @property
     def loss_law(self) -> Any:
-        """Return the law of the loss with its coefficients."""
+        """Return the loss law with its coefficients."""
         return from_law(self.links[0], self)
 
     @property
     def score_law(self) -> Any:
-        """Return the law of the score with its coefficients."""
+        """Return the score law with its coefficients."""
         return from_law(self.links[1], self)
 
     def score(self, loss: Scalar) -> Any:
@@ -60,32 +59,30 @@ class ChainedLaw:
 
 @functools.cache
 def chained_law(loss_law: type, score_law: type) -> type[ChainedLaw]:
-    """Return the law that predicts a score by ``score_law`` from the loss predicted by ``loss_law``. Equal pairs give
-    the same class.
+    """Return the law that applies ``score_law`` to the loss predicted by ``loss_law``. Equal pairs give the same class.
 
     Raises:
-      UserError: the first predicts no loss, the second reads more than a loss, or both have a coefficient of the same
-        name.
+      UserError: ``loss_law`` predicts no loss, ``score_law`` reads more than a loss, or they share a coefficient name.
     """
     if dict(loss_law.outputs) != LOSS:
         raise UserError(
-            f"{loss_law.__name__} predicts {' and '.join(loss_law.outputs)}; a law of scores is chained to one of the "
-            f"loss, such as chinchilla."
+            f"{loss_law.__name__} predicts {' and '.join(loss_law.outputs)}; chain a score law to a loss law, such as "
+            f"chinchilla."
         )
     if score_law.inputs != ("loss",) or len(score_law.outputs) != 1:
         raise UserError(
-            f"{score_law.__name__} reads {', '.join(score_law.inputs)}; what is chained to a law of the loss reads the "
-            f"loss alone, as error_from_loss and accuracy_from_loss do."
+            f"{score_law.__name__} reads {', '.join(score_law.inputs)}; a law that is chained to a loss law must read "
+            f"only the loss, like error_from_loss and accuracy_from_loss."
         )
     of_loss, of_score = ([f for f in dataclasses.fields(one) if f.metadata] for one in (loss_law, score_law))
     if both := {f.name for f in of_loss} & {f.name for f in of_score}:
         raise UserError(
-            f"Both laws have a coefficient {min(both)}, of the loss and of the score; call it otherwise in one formula."
+            f"The loss law and the score law both have a coefficient {min(both)}; rename it in one of them."
         )
     fields = {f.name: _copied(f) for f in of_loss} | {f.name: _copied(f, units=False) for f in of_score}
     outputs = dict(score_law.outputs)
     body = {
-        "__doc__": f"{score_law.__name__} of the loss that {loss_law.__name__} gives.",
+        "__doc__": f"{score_law.__name__} applied to the loss that {loss_law.__name__} predicts.",
         "__module__": __name__,
         "__annotations__": dict.fromkeys(fields, Any),
         "inputs": loss_law.inputs,
@@ -98,7 +95,8 @@ def chained_law(loss_law: type, score_law: type) -> type[ChainedLaw]:
 
 
 def _copied(f: dataclasses.Field, units: bool = True) -> Any:
-    """Copy the declaration of a coefficient. Units of the loss are dropped, because the chain does not read a loss."""
+    """Copy the declaration of a coefficient, without loss units if ``units`` is False, because the chain reads no
+    loss."""
     metadata = dict(f.metadata) if units else {**f.metadata, "dimension": {}, "shift": {}}
     if f.default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -110,8 +108,7 @@ def _rules(cls: type) -> tuple[DecisionRule, ...]:
 
 
 def _through(rule: DecisionRule, score_law: type) -> DecisionRule:
-    """Express a decision of the law of the loss in terms of the score, which replaces the loss in answers and
-    questions."""
+    """Express a decision of the loss law in terms of the score, which replaces the loss in inputs and results."""
     (output,) = score_law.outputs
     best = f"optimal_{output}"
     needed = next((one for one in _rules(score_law) if one.given == (output,) and "needed_loss" in one.gives), None)

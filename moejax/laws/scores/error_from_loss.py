@@ -1,4 +1,4 @@
-"""Error in tasks from the pretraining loss: the exponential of Gadre et al. (2024)."""
+"""Task error from the pretraining loss: the exponential of Gadre et al. (2024)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ class ErrorFromLoss:
     Gadre et al., "Language models scale reliably with over-training and on downstream tasks" (2024), Eq. 5.
 
     L is ``loss``, of pretraining or of a validation set, in nats per token, and Err is ``error``, the share of wrong
-    answers, averaged over tasks. Epsilon is the error of a model that has learnt nothing. The form has no floor; for a
-    task with errors that no model avoids, use ``accuracy_from_loss``. Percent work as well as shares: they scale
-    epsilon and k.
+    answers, averaged over tasks. Epsilon is the error of an untrained model. The form has no floor; for a task with
+    errors that no model avoids, use ``accuracy_from_loss``. Errors may also be in percent, which scales epsilon and k.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("loss",)
     outputs: ClassVar[Mapping[str, str]] = {"error": "share of answers"}
 
-    chance_error: Scalar = coefficient("error of a model that has learnt nothing", symbol="epsilon", is_scale=True)
-    gain_scale: Scalar = coefficient("what a loss of 0 would gain on it", symbol="k", is_scale=True)
-    gain_rate: Scalar = coefficient("how fast a loss removes the gain", symbol="gamma", dimension={"loss": "-1"})
+    chance_error: Scalar = coefficient("error of an untrained model", symbol="epsilon", is_scale=True)
+    gain_scale: Scalar = coefficient("reduction of this error at a loss of 0", symbol="k", is_scale=True)
+    gain_rate: Scalar = coefficient(
+        "decay rate of the reduction with the loss", symbol="gamma", dimension={"loss": "-1"}
+    )
 
     def __call__(self, design: Design) -> Any:
         return {"error": self.chance_error - self.gain_scale * jnp.exp(-self.gain_rate * design.loss)}
 
 
 def loss_for_error(law: ErrorFromLoss, error: Scalar) -> Any:
-    """Return the loss at which the law reaches an error; NaN if there is no such loss above 0."""
+    """Return the loss at which the law reaches an error; NaN if no loss above 0 does."""
     gain = jnp.asarray(law.chance_error - error)
     inside = (gain > 0) & (gain < law.gain_scale)
     return jnp.where(inside, jnp.log(law.gain_scale / jnp.where(inside, gain, 1.0)) / law.gain_rate, jnp.nan)
@@ -70,14 +71,14 @@ PUBLISHED = {
         "C4",
         ErrorFromLoss(chance_error=0.8497420, gain_scale=2.0789072, gain_rate=0.7561209),
         (2.6569, 5.2207),
-        "Six runs and three coefficients. The 17 tasks are those in which a model of 154M parameters beats chance by "
-        "10 points.",
+        "Six runs and three coefficients. In each of the 17 tasks, a model of 154M parameters beats chance by 10 "
+        "points.",
     ),
     "gadre-2024-redpajama": _gadre(
         "RedPajama",
         ErrorFromLoss(chance_error=0.8569919, gain_scale=2.2064901, gain_rate=0.7145906),
         (2.7688, 5.3870),
-        "From runs of less than a twentieth of the compute it missed the error of 6.9B parameters by .05 %, and of "
+        "Fitted to runs with less than 1/20 of the compute, it missed the error of 6.9B parameters by 0.05 %, and of "
         "1.4B parameters on 900B tokens by 3.6 %.",
     ),
     "gadre-2024-refinedweb": _gadre(
