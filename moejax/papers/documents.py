@@ -1,4 +1,4 @@
-"""Register the figures of the documents next to their code: an experiment is a figure with its law and its table."""
+"""Register the documents' figures next to their code. An experiment is a figure with its law and table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Draw = TypeVar("Draw", bound=Callable[[FigureInputs], Figure])
 
 @dataclass(frozen=True)
 class PaperDocument:
-    """A document, with its figures by number."""
+    """A document and its figures by number."""
 
     name: str
     """Name in figures: ``zhao`` in ``zhao-1``."""
@@ -26,11 +26,11 @@ class PaperDocument:
     figures: dict[str, Plot] = field(default_factory=dict)
 
     def experiment(self, number: str, *, where: str = "", **options: Any) -> Callable[[Draw], Draw]:
-        """Return a decorator that registers a function as the figure of a number.
+        """Return a decorator that registers a function as the figure with this number.
 
         Args:
-          number: number of the figure in the document, or a word if the document has no number for it.
-          where: place in the document; default: the numbered figure.
+          number: the figure's number in the document, or a word for a figure without a number.
+          where: place in the document; by default the figure with this number.
           options: fields of ``Plot``.
         """
 

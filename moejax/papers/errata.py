@@ -1,4 +1,4 @@
-"""Write docs/errata.md: the numbers of each document that do not follow from it, and those that do under a reading."""
+"""Write docs/errata.md: the printed numbers that do not follow from their document, or only under an assumption."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def section(page: str, paper: str) -> str:
 
 
 def findings(section: str, places: Collection[str]) -> list[str]:
-    """Return the entries of a paper's section, as Markdown, that name one of the places (as in ``places_in``).
+    """Return the Markdown entries of a paper's section that name one of ``places``, written as in ``places_in``.
 
-    Entries that cannot be checked are left out.
+    Numbers that cannot be checked are omitted.
     """
     checked = section.partition(f"\n### {_UNCHECKED}\n")[0]
     entries = [entry.partition("\n\n")[0].rstrip() for entry in re.split(r"^- ", checked, flags=re.MULTILINE)[1:]]
@@ -73,7 +73,7 @@ def places_in(text: str) -> set[str]:
 
 
 def paper_of(text: str) -> str | None:
-    """Return the paper that a text names by the start of its title; None if it is not in ``PAPERS``."""
+    """Return the paper in ``PAPERS`` whose title's beginning appears in a text; None if there is none."""
     return next((paper for paper in PAPERS if PAPERS[paper].title.split(', "')[0] in text), None)
 
 
@@ -110,7 +110,7 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
 
 
 def causes(records: Iterable[Record]) -> int:
-    """Return the number of distinct causes of differences; a single slip affects every number that inherits it."""
+    """Return the number of distinct causes of differences; one mistake affects every number computed from it."""
     return len({_by_note(record) for record in records})
 
 

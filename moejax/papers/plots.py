@@ -1,4 +1,4 @@
-"""Collect the figures of the five documents, and draw figures by name: from published laws, a fit or a table."""
+"""Collect the five documents' figures, and draw figures by name from published laws, a fit or a table."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ SYNTHETIC = "its points are synthetic"
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
-    """Data for figures: a fit, runs and how to read them."""
+    """Data for figures: a fit, runs, and options for reading the runs."""
 
     fit: Path | None
     runs: Path | None
     read: Callable[[Any, Any, str], ReadRuns]
-    """Function of a table, a law or columns, and the column of the loss that returns the runs."""
+    """Function ``read(table, law_or_columns, loss_column)`` that returns the runs."""
     mapping: Mapping[str, str]
     where: Sequence[str]
     loss: str
@@ -71,20 +71,20 @@ class PlotOptions:
     estimand: str | None
     flops: float | None
     folders: Sequence[Path]
-    """Folders of trainings or studies, of the figure loss."""
+    """Folders of training runs or studies, for the figure ``loss``."""
     active_convention: str | None
 
 
 @dataclass(frozen=True)
 class DrawnFigures:
-    """Drawn figures by name, and the names of those that were left out."""
+    """Drawn figures by name, and the names of omitted figures."""
 
     figures: Mapping[str, Figure]
     left_out: Sequence[str]
 
 
 def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback) -> DrawnFigures:
-    """Draw figures by their names or their paper's. For a whole paper, figures that cannot be drawn are left out."""
+    """Draw figures by figure name or paper name. For a paper, omit figures that cannot be drawn."""
     plots = chosen(names, ALL)
     every, left_out = {}, []
     for number, plot in enumerate(plots):
@@ -99,7 +99,7 @@ def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback)
 
 
 def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str], update: ProgressCallback) -> Result:
-    """Draw a document's figures into a folder, and return for each number its files or the reason why it is missing."""
+    """Draw a document's figures into a folder, and return each figure's files or the reason why it is not drawn."""
     asked = paper.strip().lower().replace("-", "_")
     if asked not in DOCUMENTS:
         raise UserError(f"There is no paper '{paper}' to draw; {did_you_mean(asked, DOCUMENTS)}")
@@ -128,7 +128,7 @@ def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str
         reason = reasons.get(number, "")
         # A reason that several figures share is printed once.
         before = first.setdefault(reason, number)
-        rows.append([number, said or (reason if before == number else f"not drawn, as figure {before}")])
+        rows.append([number, said or (reason if before == number else f"not drawn, for the same reason as figure {before}")])
     columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
     data = {
         "paper": paper,
@@ -140,14 +140,14 @@ def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str
             for number in order
         ],
     }
-    without = f" {len(alone)} of them show none of the runs." if alone else ""
-    without += f" {len(made_up)} of them show synthetic points, which the pictures do not say." if made_up else ""
+    without = f" {len(alone)} of them show no runs." if alone else ""
+    without += f" {len(made_up)} of them show synthetic points; the images do not state this." if made_up else ""
     said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV.{without}"
     return Result(tables=[Table("", columns, rows)], notes=[said], data=data)
 
 
 def _by_number(number: str) -> tuple[int, str]:
-    """Return a sort key in the order of the document: 1a, 1b, 2, …; figures without a number come last."""
+    """Return a sort key for the document's order: 1a, 1b, 2, …; figures without a number come last."""
     digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
     return (int(digits) if digits else sys.maxsize, number)
 
@@ -160,7 +160,7 @@ def write(folder: Path, plot: Plot, figure: Figure, formats: Sequence[str]) -> d
 
 
 class GivenData:
-    """The given fit and table for figures, each read once."""
+    """The user's fit and tables for figures, each read once."""
 
     def __init__(self, options: PlotOptions):
         self.options = options
@@ -168,15 +168,15 @@ class GivenData:
         self.tables: dict[str, Any] = {}
         self.made: dict[Any, Any] = {}
         self.law_alone: dict[str, str] = {}
-        """Figures that draw none of the given runs, with the reason."""
+        """Figures that show none of the user's runs, with the reason."""
         self.synthetic: set[str] = set()
-        """Figures with synthetic points that only illustrate the form."""
+        """Figures whose points are synthetic."""
 
     def figure(self, plot: Plot) -> Figure:
         """Return one figure.
 
         Raises:
-          UserError: it cannot be drawn, or the table has no data for it.
+          UserError: the figure cannot be drawn, or the table has no data for it.
         """
         inputs = self.inputs(plot)
         if inputs.synthetic:
@@ -191,9 +191,9 @@ class GivenData:
             bare = draw(plot, replace(inputs, table=None))
             if _points(bare) == _points(figure):
                 why = (
-                    "the fits to the runs gave nothing that it shows"
+                    "the fits to the runs gave no value that it shows"
                     if plot.from_runs
-                    else "no run of the table agrees with what its curves hold fixed, and has a loss"
+                    else "no run with a loss has the fixed values of its curves"
                 )
                 self.law_alone[plot.name] = f"only the law is drawn; {why}"
         return figure
@@ -206,8 +206,8 @@ class GivenData:
         table = self._table(name)
         if name in EVIDENCE and self.fit is not None and table is None:
             raise UserError(
-                f"{name} is drawn of a fit and the runs that it was fitted to, and no runs were given; give these with "
-                f"--runs, or the predictions.csv in the folder of {self.options.fit}."
+                f"{name} needs a fit and the runs that it was fitted to, but no runs were given. Give them with --runs, "
+                f"or give predictions.csv from the folder of {self.options.fit}."
             )
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)
@@ -220,7 +220,7 @@ class GivenData:
             active_params=convention(self.options.active_convention),
         )
         if table is not None and not plot.columns:
-            self.law_alone[name] = "only the law is drawn; it takes no points from a table"
+            self.law_alone[name] = "only the law is drawn; this figure shows no points of a table"
         elif table is not None and found.table is None:
             self.law_alone[name] = f"only the law is drawn; points need {', '.join(plot.columns)}"
         return found
@@ -237,17 +237,18 @@ class GivenData:
         return self.tables[key]
 
     def check_table(self) -> None:
-        """Raise ``UserError`` for a table that no figure can read, before any single figure reports it."""
+        """Raise ``UserError`` for a table that no figure can read, before single figures report it."""
         if self.options.runs is not None and not self._differs_by_figure():
             self._table("")
 
     def _differs_by_figure(self) -> bool:
-        """Return whether figures read different tables from --runs, as from a folder or a plan."""
+        """Return whether figures read different tables from --runs, which is then a folder or a plan."""
         path = self.options.runs
         return path is not None and (path.is_dir() or path.suffix == ".json")
 
     def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
-        """Return a figure's table, from fits to the given run table. Figures with the same function share it."""
+        """Return a figure's table, computed from fits to the run table. Figures with the same function share the
+        table."""
         if make.table not in self.made:
             read = self._read(make.reads)
             split = split_by(read, self.options.hold_out) if self.options.hold_out else None
@@ -259,13 +260,13 @@ class GivenData:
         return self.made[make.table]
 
     def _read(self, law: Any, output: str | None = None) -> Any:
-        """Return the given run table for a law or columns. ``output`` is the fitted column if --loss is not given."""
+        """Return the runs for a law or columns. ``output`` is the fitted column if --loss is not given."""
         loss = output if output and self.options.loss == "loss" else self.options.loss
         assert self.options.runs is not None
         return self.options.read(sources.run_table_of(self.options.runs), law, loss)
 
     def _evidence(self, name: str, fit: FitResult) -> Any:
-        # A table with several outputs does not state which one was fitted.
+        # For a law with several outputs, the table does not state which output was fitted.
         read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None)
         check_runs_of(fit, read.runs)
         if name == "fit":
@@ -279,7 +280,7 @@ class GivenData:
             return evidence.profile_table(fit, read.runs)
         asked = self.options.estimand or next(reversed(estimands))
         if asked not in estimands:
-            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(estimands)}.")
+            raise UserError(f"The fit has no coefficient '{asked}'; it has {', '.join(estimands)}.")
         return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
 
 
@@ -304,16 +305,16 @@ def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame
 
 
 def formats_of(text: str) -> list[str]:
-    """Return the formats that a text separates by commas."""
+    """Return the formats in a comma-separated text."""
     names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FORMATS:
-            raise UserError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
+            raise UserError(f"Unknown figure format '{name}'; choose from {', '.join(FORMATS)}.")
     return names
 
 
 def every_figure() -> Result:
-    """Return a list of all figures, in a table per paper."""
+    """Return all figures in one table per paper."""
     papers: dict[str, list[tuple[str, ...]]] = {}
     for name, plot in ALL.items():
         paper, _, where = plot.source.partition(", ")
@@ -322,7 +323,7 @@ def every_figure() -> Result:
     columns = (Column(""), Column("", words=True), Column("", words=True))
     names = ("shows", "source", "law", "columns", "needs_table")
     notes = [
-        "* is drawn from a table, moejax plot NAME says of which columns; the others draw a law, and runs of --runs."
+        "* needs a table; moejax plot NAME lists its columns. The other figures show a law, and the runs of --runs."
     ]
     data = {name: {key: getattr(plot, key) for key in names} for name, plot in ALL.items()}
     return Result(tables=[Table(paper, columns, rows) for paper, rows in papers.items()], notes=notes, data=data)

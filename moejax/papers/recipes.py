@@ -1,4 +1,4 @@
-"""Apply papers' procedures to a table of runs, and write their fits, tables and figures."""
+"""Apply papers' procedures to a run table, and write their fits, tables and figures."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from moejax.say import StageCallback, say
 from moejax.wording import told
 
 STUDY_RECIPES = {"tian": recipe_tian.follow}
-"""Procedures that a study can end with, by name, as in ``analysis.recipe``."""
+"""Procedures that a study can run at its end, by their name in ``analysis.recipe``."""
 INPUTS = {
     "zhao": zhao_margins.INPUTS,
     "tian": recipe_tian.INPUTS,
     "abnar": isoflop_curves.INPUTS,
     "isoflop": recipe_isoflop.INPUTS,
 }
-"""Columns that a procedure without a law reads."""
+"""Columns that each procedure reads, if it has no ``--law``."""
 ISOFLOP_GROUPS = (recipe_isoflop.SIZE, *MIXTURES)
-"""Columns that also distinguish the runs of a budget."""
+"""Further columns that distinguish the runs of a budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class ProcedureSettings:
 def launch_check(
     law: type, read: ReadRuns, pilot: Runs | None, hold_out: str, correction: str, how: ProcedureSettings
 ) -> Result:
-    """Check a law on the largest runs, and on the first losses of a large training, before it is launched."""
+    """Check a law on the largest runs, and on the first losses of a large training run, before launching this run."""
     checked = check_launch(
         law,
         read.runs,
@@ -85,7 +85,7 @@ def launch_check(
 def domains(
     law: type, read: ReadRuns, shares: Mapping[str, float] | None, hold_out: str, how: ProcedureSettings
 ) -> Result:
-    """Fit a law to the losses of every domain of a data mixture, and to their aggregate."""
+    """Fit a law to each domain's losses in a data mixture, and to their aggregate."""
     split = split_by(read, hold_out)
     each = domains_of(read.frame, None if shares is None else dict(shares))
     laws = domain_laws(law, read.runs, split, each, dropped=read.dropped, seed=how.seed, progress=how.progress)
@@ -121,7 +121,7 @@ def tian(read: ReadRuns, starts: Starts, how: ProcedureSettings, *, counts_flops
     """Fit hyperparameters, allocation and leverage as Tian et al. do.
 
     Args:
-      counts_flops: True to count FLOPs as the paper does, if the table has the architectures.
+      counts_flops: True to count FLOPs by the paper's convention, if the table has the architectures.
     """
     tried = {
         name: run_table.numbers(read.frame[name], where="the table").to_numpy(float)
@@ -138,16 +138,16 @@ def tian(read: ReadRuns, starts: Starts, how: ProcedureSettings, *, counts_flops
 
 
 def is_dense(source: Path | str, mapping: Mapping[str, str]) -> bool:
-    """Return whether neither a column of a table nor the mapping concerns experts, and say what follows."""
+    """Return whether no column of the table or the mapping concerns experts; if so, print what is computed."""
     columns = map(str, with_our_names(run_table.read_as_it_is(source), dict(mapping)).frame.columns)
     if any(name in MORE_THAN_DENSE or EXPERT_WORDS & {*name.split("_")} for name in (*columns, *mapping)):
         return False
-    say("The table has no experts: only the best size at each budget is computed, as --recipe isoflop does.")
+    say("The table has no experts, so only the best size at each budget is computed, as with --recipe isoflop.")
     return True
 
 
 def write_tian(folder: Path, recipe: recipe_tian.TianRecipe, read: ReadRuns, runs: Runs) -> None:
-    """Write the results of Tian's procedure, with the figures of its runs."""
+    """Write the results of Tian's procedure, including figures."""
     write_recipe(
         folder,
         "tian",
@@ -183,12 +183,12 @@ def write_recipe(
     best: str,
     laws: Mapping[str, Law],
 ) -> None:
-    """Write a recipe's fits, its tables, and the paper's figures of them.
+    """Write a recipe's fits and tables, and the paper's figures drawn from them.
 
     Args:
       best: name of the fit for ``fit.json``, if it exists.
-      laws: laws for figures by the names of the published laws that they replace. A figure uses the first of the tables
-        and the runs that has its columns. A figure without table and law is not drawn.
+      laws: fitted laws for figures, by the name of the published law that they replace. A figure uses the first table
+        (or the runs) with its columns. Figures without a table and a law are not drawn.
     """
     written, left_out = ["fits/", "figures/"], []
     with one_set():
@@ -219,7 +219,7 @@ def write_recipe(
 
 
 def _written(summary: Result, name: str, folder: Path | None) -> Result:
-    """Return the summary of a recipe after it is written to the folder, if there is one."""
+    """Write a recipe's summary to the folder, if any, and return it."""
     if folder is not None:
         for suffix, content in (("txt", render.text(summary)), ("json", render.json(summary))):
             write_text(folder / f"{name}.{suffix}", content + "\n")

@@ -1,7 +1,7 @@
 """Compare a printed number with its computed value.
 
-Verdicts are not stored. They follow from the printed digits, the computed number and the rounding that a reading
-assumes.
+Verdicts are derived, not stored: they follow from the printed digits, the computed number, and the rounding that a
+reading assumes.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Value = Number | str | None
 MATCH, UNDER_READING, ERROR = "match", "match under reading", "document error"
 UNEXPLAINED, NOT_CHECKABLE = "unexplained", "not checkable"
 VERDICTS = {
-    MATCH: "computed as the document says, rounded to its digits, the number is the printed one",
-    UNDER_READING: "the number comes out under a reading that the document does not state, or states elsewhere",
-    ERROR: "the number does not follow from the document's own formulas and data, under any reading that was tried",
-    UNEXPLAINED: "the number comes out under no reading that was tried, and the document does not say what it counts",
-    NOT_CHECKABLE: "the document does not print what the number comes from",
+    MATCH: "the number computed by the document's own words rounds to the printed one",
+    UNDER_READING: "the number agrees under an assumption that the document does not state, or states elsewhere",
+    ERROR: "the number does not follow from the document's own formulas and data under any assumption that was tried",
+    UNEXPLAINED: "the number agrees under no assumption that was tried, and the document does not define it",
+    NOT_CHECKABLE: "the document does not print the data behind the number",
 }
 """Kinds of verdict, with their meanings."""
 
 ABOUT = 0.1
 """Relative tolerance for a printed number that the document qualifies with "about"."""
 RULE = (
-    "One rule holds for every row. A computed number agrees with a printed one if it rounds to the printed digits: it "
-    "is within half a unit of the last digit. With a power of ten, the computed number is rounded to as many digits of "
-    "its own. The signs ≈ and ~ announce a rounding and change nothing. If the words say about, around, roughly, "
-    "approximately, almost or close to, the number is marked 'about' and a computed one agrees within "
+    "One rule holds for every row. A computed number agrees with a printed number if it rounds to the printed digits: "
+    "it is within half a unit of the last digit. A printed number with a power of ten is compared in significant "
+    "digits. The signs ≈ and ~ do not change the rule. If the text says about, around, roughly, approximately, almost "
+    "or close to, the number is marked 'about', and a computed number agrees within "
     f"{100 * ABOUT:g} %. Bounds and words must hold exactly, identities to a billionth. A number that is only implied "
-    "has as many digits as the least precise number behind it."
+    "has as many digits as the least precise number that it is computed from."
 )
 """Definition of agreement, printed on the errata page and by the command."""
 
@@ -49,7 +49,7 @@ ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
     "up": lambda computed, printed, unit: -_SLACK * unit <= printed - computed < (1 - _SLACK) * unit,
     "down": lambda computed, printed, unit: -_SLACK * unit <= computed - printed < (1 - _SLACK) * unit,
 }
-"""Tests by rounding whether a computed number is printed so; ``unit`` is one in the last printed digit."""
+"""Tests whether a computed number rounds to the printed one; ``unit`` is one unit of the last printed digit."""
 SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than "}
 """Bounds in words."""
 BOUNDS: dict[str, Callable[[float, float], bool]] = {
@@ -58,21 +58,21 @@ BOUNDS: dict[str, Callable[[float, float], bool]] = {
     ">": lambda computed, bound: computed > bound,
     "<": lambda computed, bound: computed < bound,
 }
-"""Tests of stated bounds; two-character signs come first."""
+"""Tests of bounds by sign; two-character signs come first."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A reading of the document, with the resulting number."""
+    """An interpretation of the document, with the resulting number."""
 
     computed: Value
     name: str = ""
-    """Assumption beyond the document's words; empty if there is none."""
+    """Assumption beyond the document's words; empty for the document's own words."""
     rounding: str = "nearest"
     """Rounding, a key of ``ROUNDINGS``."""
 
     def agrees(self, published: str) -> bool:
-        """Return whether this is the printed number or word, by ``RULE``."""
+        """Return whether the computed value agrees with the printed one by ``RULE``."""
         if self.computed is None or isinstance(self.computed, str):
             return self.computed == published
         for sign, holds in BOUNDS.items():
@@ -85,7 +85,8 @@ class Reading:
 
 
 def last_digit(published: str, computed: Number) -> float:
-    """Return one unit of the last printed digit; with a power of ten, at most at the computed number's own power."""
+    """Return one unit of the last printed digit. A printed power of ten is replaced by the computed number's if that is
+    smaller."""
     digits, _, power = published.partition("e")
     decimals = Decimal(digits).as_tuple().exponent
     assert isinstance(decimals, int), f"{published} is not a number"
@@ -104,9 +105,9 @@ class Record:
     """Table, equation or section."""
     quantity: str
     published: str | None
-    """Printed number or word; ``>7`` is a bound, ``about 7`` a number stated in words. None if no number is printed."""
+    """Printed number or word; ``>7`` is a bound, ``about 7`` an approximate number. None if no number is printed."""
     readings: tuple[Reading, ...]
-    """Readings, the document's own words first."""
+    """Interpretations, starting with the document's own words."""
     unit: str = ""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
@@ -114,7 +115,7 @@ class Record:
     implied: bool = False
     """True if ``published`` is only implied: by the value of a formula or the meaning of a sentence."""
     undefined: bool = False
-    """True if the document leaves open what the number counts or comes from, so that a difference is no error."""
+    """True if the document does not define the number, so that a difference is not an error."""
 
     @property
     def printed(self) -> str:
@@ -125,7 +126,7 @@ class Record:
 
     @property
     def tolerance(self) -> str:
-        """Tolerance for a computed number, as in the tables."""
+        """Tolerance for a computed number, as shown in tables."""
         text, value = self.published, self.computed
         if text is None or text[0] in "<>" or value is None or isinstance(value, str):
             return ""
@@ -137,7 +138,7 @@ class Record:
 
     @property
     def how(self) -> str:
-        """Form of the published number: ``printed`` digits, ``stated`` in words, or ``implied``."""
+        """Form of the published number: ``printed`` as digits, ``stated`` in words, or ``implied``."""
         digits = self.published is None or re.fullmatch(r"[-+.e\d]+", self.published)
         return "implied" if self.implied else "printed" if digits else "stated"
 
@@ -163,7 +164,7 @@ class Record:
 
     @property
     def computed(self) -> Value:
-        """Value by the reading that agrees, or else by the document's own words."""
+        """Value of the reading that agrees, or of the document's own words if none agrees."""
         return (self.agreeing or self.readings[0]).computed
 
     @property
@@ -177,7 +178,7 @@ class Record:
 
     @property
     def verdict(self) -> str:
-        """Kind, with the reading if there is one."""
+        """Kind of verdict, with the name of the reading that agrees."""
         return f"{UNDER_READING} {self.agreeing.name}" if self.agreeing and self.agreeing.name else self.kind
 
     @property
@@ -190,10 +191,10 @@ class Record:
             MATCH: f"{came}, {self.how} {self.printed}",
             UNDER_READING: f"{came}, {self.how} {self.printed}, reading it as {reading}",
             ERROR: f"{came} where {self.printed} is {self.how}",
-            UNEXPLAINED: f"{came} where {self.printed} is {self.how}, and what that counts is not said",
-            NOT_CHECKABLE: "Nothing is printed that it could be computed from"
+            UNEXPLAINED: f"{came} where {self.printed} is {self.how}; the document does not define this number",
+            NOT_CHECKABLE: "The document does not print the data behind this number"
             if self.computed is None
-            else f"{came}; the document prints no number to hold it to",
+            else f"{came}; the document prints no number to compare it with",
         }[self.kind]
         return f"{said}{f'; {self.note}' if self.note and self.kind != MATCH else ''}."
 
@@ -233,7 +234,7 @@ def written(value: Value) -> str:
 
 
 def readings(*values: Reading | Value) -> tuple[Reading, ...]:
-    """Return readings; plain values are those by the document's own words."""
+    """Return readings; plain values become readings of the document's own words."""
     return tuple(value if isinstance(value, Reading) else Reading(value) for value in values)
 
 
@@ -251,7 +252,7 @@ def recorder(paper: str) -> Callable[..., Record]:
 def constants(
     record: Callable[..., Record], where: str, law: Law, printed: Mapping[str, str], what: str = "constant"
 ) -> Records:
-    """Yield the comparison of a law's constants with the printed ones."""
+    """Yield records that compare a law's constants with the printed constants."""
     by_symbol = {f.metadata["symbol"]: getattr(law, f.name) for f in fields(law)}
     for symbol, text in printed.items():
         yield record(where, f"{what} {symbol} of the law in use here", text, by_symbol[symbol])
@@ -263,7 +264,7 @@ def holds(fact: bool) -> str:
 
 
 def trend(values: Iterable[SupportsFloat]) -> str:
-    """Return ``rises`` or ``falls`` for strictly monotonic values, ``stays`` for equal ones, else ``turns``."""
+    """Return ``rises`` or ``falls`` for strictly monotonic values, ``stays`` for equal values, else ``turns``."""
     numbers = [float(value) for value in values]
     steps = [later - earlier for earlier, later in itertools.pairwise(numbers)]
     if all(step > 0 for step in steps):

@@ -1,4 +1,4 @@
-"""Compute all records of the five documents, and compare their verdicts with the recorded ones."""
+"""Compute all records of the five documents, and compare their verdicts with the recorded verdicts."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ PAPERS = {
 
 
 def chosen(name: str | None) -> list[str]:
-    """Return the papers for a name: one, or all for None.
+    """Return a list with the named paper, or with all papers for None.
 
     Raises:
-      UserError: no such paper; the message gives the nearest names.
+      UserError: there is no such paper; the message suggests similar names.
     """
     if name is None:
         return list(PAPERS)
@@ -63,7 +63,7 @@ def reproduce(
 ) -> list[Record]:
     """Compute every record of some papers in float64, and report progress to ``update``.
 
-    If a document does not define active parameters, ``active_convention`` is the first convention to try.
+    For documents that do not define active parameters, ``active_convention`` is tried first.
     """
     papers, records, first = list(papers), [], abnar.READINGS[active_convention]
     expected = sum(key.split(" | ")[0] in papers for key in recorded()) or 1
@@ -71,7 +71,7 @@ def reproduce(
         for paper in papers:
             for record in PAPERS[paper].records():
                 readings = sorted(record.readings, key=lambda one: one.name != first)
-                # Only the order among the conventions changes; other readings before them stay first.
+                # Reorder only readings that differ by convention.
                 tried = {one.name for one in record.readings} >= set(abnar.READINGS.values())
                 records.append(replace(record, readings=tuple(readings)) if tried else record)
                 update(min(1.0, len(records) / expected), f"{paper}: {record.where}")
@@ -79,14 +79,13 @@ def reproduce(
 
 
 def tally(records: Iterable[Record]) -> dict[str, dict[str, int]]:
-    """Return the number of records of each paper by kind of verdict."""
+    """Return each paper's number of records by kind of verdict."""
     counts = Counter((record.paper, record.kind) for record in records)
     return {paper: {kind: counts[paper, kind] for kind in VERDICTS} for paper in dict.fromkeys(p for p, _ in counts)}
 
 
 def summary(records: list[Record]) -> Result:
-    """Return the numbers that differ from the printed ones, in a table per paper, and the number of verdicts of each
-    kind.
+    """Return tables of numbers that differ from the printed ones, one per paper, and a table that counts the verdicts.
     """
     counts = tally(records)
     columns = (
@@ -105,7 +104,7 @@ def summary(records: list[Record]) -> Result:
             for r in records
             if r.paper == paper and r.kind in (UNDER_READING, ERROR, UNEXPLAINED)
         ]
-        tables.append(Table(f"{PAPERS[paper].title}: what is not simply as printed", columns, rows))
+        tables.append(Table(f"{PAPERS[paper].title}: numbers that differ from the document's", columns, rows))
     rows = [[paper, *row.values(), sum(row.values())] for paper, row in counts.items()]
     total = [sum(row[kind] for row in counts.values()) for kind in VERDICTS]
     heads = [Column(name) for name in ("paper", *VERDICTS, "all")]
@@ -129,20 +128,20 @@ def changes(records: Iterable[Record], known: Mapping[str, str]) -> list[str]:
     now = {record.key: record for record in records}
     papers = {record.paper for record in now.values()}
     told = [
-        f"{key}: the verdict was '{known[key]}' and is '{record.verdict}'. {record.explanation}"
+        f"{key}: the verdict was '{known[key]}' and is now '{record.verdict}'. {record.explanation}"
         for key, record in now.items()
         if key in known and known[key] != record.verdict
     ]
     told += [
-        f"{key}: this quantity has no verdict on record; it is '{now[key].verdict}'." for key in now.keys() - known
+        f"{key}: this quantity has no recorded verdict; it is now '{now[key].verdict}'." for key in now.keys() - known
     ]
     gone = [key for key in known.keys() - now.keys() if key.split(" | ")[0] in papers]
     return sorted(
-        told + [f"{key}: this quantity is on record as '{known[key]}' and no longer computed." for key in gone]
+        told + [f"{key}: this quantity has the recorded verdict '{known[key]}' but is no longer computed." for key in gone]
     )
 
 
 def read_verdicts(path: Path) -> dict[str, str]:
-    """Return the verdicts in a file of ``--record``, by the key of their number."""
+    """Return the verdicts in a file written by ``--record``, by ``Record.key``."""
     remedy = f"--record {path} writes a file of verdicts"
     return foreign_json(read_bytes(path, remedy=remedy), path, shape=dict[str, str], remedy=remedy)

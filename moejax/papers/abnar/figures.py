@@ -1,8 +1,8 @@
-"""Draw Abnar et al. (2025), Figures 1 to 4, 7 to 9, 11 and 12: IsoFLOP surfaces, their slices and optima, by Eq. 6.
+"""Draw Abnar et al. (2025), Figures 1 to 4, 7 to 9, 11 and 12: IsoFLOP surfaces of Eq. 6, their slices and optima.
 
-The paper fits a polynomial to each budget's runs, which are not public. These surfaces are Eq. 6 along 6·N_a·D = C; a
-run table adds its points. The paper does not define N_a(N, S), so the inputs contain a convention for it
-(``laws/active_params.py``), which captions name.
+The paper fits a polynomial to each budget's runs, which are not public. These surfaces show Eq. 6 at 6·N_a·D = C; a run
+table adds points. The paper does not define N_a(N, S), so the inputs contain a convention for it
+(``laws/active_params.py``), and captions state the convention.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CAP = 0.99
 CONTEXT = 2048
 WIDTHS = (512, 768, 1024, 1536, 2048, 3072, 4096)
 LEAST_TOKENS_PER_PARAM = 0.5
-"""Tokens per active parameter below which designs are left blank: they are implausible, and the law diverges there."""
+"""Tokens per active parameter below which figures stay blank: such designs are implausible, and the law diverges."""
 
 
 @ABNAR.experiment("1", columns=READS, shows="IsoFLOP surface at 1e20 FLOPs")
@@ -56,8 +56,8 @@ def surface(inputs: FigureInputs) -> Figure:
     """Draw Figure 1, at 1e20 FLOPs."""
     return figure(
         "IsoFLOP surface",
-        f"Loss at C = 1e20 by {inputs.name}: along the line of best sizes the loss falls with sparsity, total "
-        f"parameters grow and active ones shrink. {inputs.assumes}" + inputs.whose,
+        f"Loss at C = 1e20 by {inputs.name}: along the line of best sizes, the loss falls with sparsity, total "
+        f"parameters grow and active parameters shrink. {inputs.assumes}" + inputs.whose,
         _fields(inputs, 1e20),
         columns=2,
         height=3.1,
@@ -97,8 +97,8 @@ def by_sparsity(inputs: FigureInputs) -> Figure:
     losses = {flops: loss(inputs, flops, sizes, 1 - SHARES) for flops, sizes in best.items()}
     return figure(
         "The best size at each sparsity",
-        f"By {inputs.name}: at every budget the best total grows, the best active size shrinks and the loss falls as "
-        f"experts are idle more. {inputs.assumes}",
+        f"By {inputs.name}: at every budget, with growing sparsity, the best total size grows, the best active size "
+        f"shrinks and the loss falls. {inputs.assumes}",
         [
             Panel(x=IDLE, y=axis, series=curves(BUDGETS, _at_budget, SHARES, values.__getitem__), title=title)
             for axis, values, title in ((TOTAL, best, "N*"), (ACTIVE, active, "N_a*"), (LOSS, losses, "L*"))
@@ -118,9 +118,9 @@ def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
 
     return figure(
         "The best sparsity at each size",
-        f"By {inputs.name}: small models are best dense, large ones as sparse as allowed (the grey line, {CAP:g}); a "
-        "larger budget moves the change to larger models. Appendix D.2 reads from its surfaces, which are not public, "
-        f"that the dense model is best up to 500M for most budgets. {inputs.assumes}",
+        f"By {inputs.name}: small models are best dense, large models as sparse as allowed (the grey line, {CAP:g}); "
+        "a larger budget moves the change to larger models. According to Appendix D.2, whose surfaces are not "
+        f"public, the dense model is best up to 500M parameters for most budgets. {inputs.assumes}",
         [Panel(x=TOTAL, y=SPARSITY, series=curves(BUDGETS, _at_budget, sizes, best), level=CAP)],
         columns=1,
         height=3.2,
@@ -139,7 +139,7 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
         by_budget.append(Series(label=_at_sparsity(sparsity), x=BUDGETS, y=least, mark=mark, colour=MUTED))
     return figure(
         "Least loss against sparsity",
-        f"By {inputs.name}, every point at its best size: the gain of sparsity is about the same at every budget. "
+        f"By {inputs.name}, each point at its best size: the gain from sparsity is about the same at every budget. "
         f"{inputs.assumes}",
         [Panel(x=IDLE, y=LOSS, series=by_share), Panel(x=FLOPS, y=LOSS, series=by_budget)],
         columns=2,
@@ -182,8 +182,8 @@ def estimator(inputs: FigureInputs) -> Figure:
     ratio = Axis("estimator_ratio", "FLOPs by Eq. 9 over 6·N_a·D")
     return figure(
         "How good 6·N_a·D is",
-        "Training FLOPs by Eq. 9 over 6 · active parameters · tokens, at a context of 2048, for models 64 wide per "
-        "layer with experts of 4·d_model (the paper's shapes are not printed): the gap closes with size.",
+        "Training FLOPs by Eq. 9 divided by 6 · active parameters · tokens, at a context of 2048. The paper prints no "
+        "shapes: these models have a width of 64 per layer and experts of width 4·d_model. The gap closes with size.",
         [Panel(x=TOTAL, y=ratio, series=series, level=1.0)],
         columns=1,
         height=3.1,
@@ -191,7 +191,7 @@ def estimator(inputs: FigureInputs) -> Figure:
 
 
 def loss(inputs: FigureInputs, flops: float, total: ArrayLike, sparsity: ArrayLike) -> np.ndarray:
-    """Return the loss of designs that spend a budget, NaN if they have too few tokens."""
+    """Return the loss of designs that spend a budget; NaN for designs with too few tokens."""
     total, sparsity = np.broadcast_arrays(np.asarray(total, float), np.asarray(sparsity, float))
     active = inputs.active_params(total, sparsity)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
@@ -219,7 +219,8 @@ def _at_sparsity(sparsity: float) -> str:
 
 
 def _fields(inputs: FigureInputs, flops: float) -> list[Field]:
-    """Return the loss of a budget over sparsity and total parameters, and over sparsity and active ones."""
+    """Return two maps of the loss at one budget: over sparsity and total parameters, and over sparsity and active
+    parameters."""
     active_share = np.geomspace(1.0, 0.015, 41)
     sparsity = 1 - active_share
     best = best_sizes(inputs, flops, sparsity[::4])
@@ -264,7 +265,7 @@ def _slices(inputs: FigureInputs, budgets: Sequence[float], title: str) -> Figur
     return figure(
         title,
         f"Loss by {inputs.name} at a fixed budget: against sparsity at fixed total parameters, and against total and "
-        f"active parameters at fixed sparsity. Stars are the least loss of each curve, where it lies inside. "
+        f"active parameters at fixed sparsity. Stars mark each curve's minimum if it is not an end point. "
         f"{inputs.assumes}" + inputs.whose,
         [panel for budget in budgets for panel in _row(inputs, budget)],
         columns=3,
@@ -294,7 +295,7 @@ def _row(inputs: FigureInputs, flops: float) -> list[Panel]:
 
 
 def _curve(label: str, xs: np.ndarray, ys: np.ndarray, colour: str, mark: str = "line") -> list[Series]:
-    """Return a curve, with a star at its minimum if that is inside."""
+    """Return a curve, with a star at its minimum unless it is an end point."""
     lowest = int(np.nanargmin(ys))
     curve = Series(label=label, x=xs, y=ys, colour=colour, mark=mark)
     if lowest in (0, len(xs) - 1):

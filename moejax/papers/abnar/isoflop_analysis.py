@@ -1,4 +1,4 @@
-"""Analyse IsoFLOP surfaces over one kind of size: degrees, optima compared with curves and a law, and trends."""
+"""Analyse IsoFLOP surfaces: choose degrees, compare optima with those of parabolas and of a law, and fit trends."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from moejax.result import Column, Table
 def best_sizes_by_law(
     law: Sparsity, resampled: Bootstrap, budget: Budget, level: float = 0.9
 ) -> tuple[IsoflopOptimum, ...]:
-    """Return N* of Eq. 6 at every sparsity trained at several sizes, between the smallest and the largest of them.
+    """Return N* of Eq. 6 at every sparsity that was trained at several sizes, within the range of these sizes.
 
-    The tokens of a size at the budget follow the table: a power of N through the runs of that sparsity. This avoids a
+    The tokens at each size come from a power law in N, fitted to the table's runs of that sparsity. This avoids a
     convention for N_a(N, S), which the paper does not give.
     """
     laws = jax.tree.map(lambda one, many: np.concatenate([[one], many]), law, resampled.laws)
@@ -70,7 +70,7 @@ def best_sizes_by_law(
 
 @jax.jit
 def _lowest(laws: Any, share: Any, slope: Any, offset: Any, low: Any, high: Any) -> Any:
-    """Return the log size of least loss, and that loss, for many laws."""
+    """Return the log size that minimises the loss, and that loss, for many laws."""
 
     def of(law: Sparsity) -> Any:
         def loss(log_total: Any) -> Any:
@@ -90,10 +90,10 @@ BUDGET = Column("budget", ".3g")
 
 @dataclass(frozen=True, kw_only=True)
 class Isoflops:
-    """IsoFLOP surfaces over one kind of size and sparsity, one per budget, and their optima."""
+    """IsoFLOP surfaces over sparsity and total or active parameters, one per budget, and their optima."""
 
     symbol: str
-    """``N`` for total parameters, ``N_a`` for active ones."""
+    """``N`` for total parameters, ``N_a`` for active parameters."""
     degrees: DegreeSearch
     surfaces: tuple[Surface, ...]
     sizes: tuple[IsoflopOptimum, ...]
@@ -110,8 +110,7 @@ class Isoflops:
 
     @property
     def agreeing(self) -> tuple[int, int]:
-        """Number of slices at which surface and curve lie in each other's interval, and number of slices with both
-        optima."""
+        """Number of slices whose two optima are within each other's interval, and number of slices with both optima."""
         both = [pair for pair in self.side_by_side() if None not in (pair[0].value, pair[1].value)]
         return sum(_holds(one, other) and _holds(other, one) for one, other in both), len(both)
 
@@ -121,8 +120,8 @@ class Isoflops:
         return [(one, curves[key]) for key, one in at_slices(self.sizes).items() if key in curves]
 
     def tables(self) -> list[Table]:
-        """Return tables of surfaces, of optima with intervals or reasons for missing ones, and of trends over the
-        budget."""
+        """Return tables of surfaces, optima and trends over budgets; optima have intervals, or reasons why they are
+        missing."""
         every = (self._surfaces(), self._sizes(), self._sparsities(), self._pairs(), self._trends())
         return [one for one in every if one.rows]
 
@@ -168,7 +167,7 @@ class Isoflops:
         notes = [f"surface and parabola are within each other's interval at {agreeing} of {both}"]
         if agreeing < both / 2:
             notes.append(
-                f"! fewer than half: this surface bends otherwise than the runs do; believe the parabolas' {star}"
+                f"! fewer than half: the surface does not follow the runs' curvature; prefer the parabolas' {star}"
             )
         for what, name in ((star, "value"), (f"the loss at {star}", "loss")):
             rising, falling, known = direction(self.sizes, "sparsity", name)
@@ -201,7 +200,7 @@ class Isoflops:
         return Table("Over budgets", columns, rows or [["no optimum is determined at three of them", None, None]])
 
     def _held(self, one: IsoflopOptimum | Trend) -> str:
-        """Return the quantity held fixed at an optimum as text: ``S = 0.9``, ``N = 1e+09``."""
+        """Return the fixed quantity of an optimum as text: ``S = 0.9``, ``N = 1e+09``."""
         ((name, value),) = one.held.items()
         return f"{'S' if name == 'sparsity' else self.symbol} = {value:.4g}"
 
@@ -232,12 +231,12 @@ def analyse(
     level: float = 0.9,
     progress: Progress | None = None,
 ) -> Isoflops:
-    """Choose degrees, fit every budget's surface and its resamples, and find the optima of slices.
+    """Choose degrees, fit every budget's surface and its resamples, and compute the optima of slices.
 
     Args:
       symbol: symbol of the budgets' sizes, ``N`` or ``N_a``.
-      by_law: best sizes from a law, to compare with those of the surfaces.
-      sparsities: True to find the best sparsity too. At a fixed N_a no optimum is expected, because a sparser model has
+      by_law: best sizes from a law, to compare with the surfaces' best sizes.
+      sparsities: True to compute the best sparsity too. Expect no optimum at a fixed N_a, because a sparser model has
         more parameters at no cost.
 
     Raises:
@@ -281,7 +280,8 @@ def at_slices(optima: Iterable[IsoflopOptimum]) -> dict[tuple[float, float], Iso
 
 
 def direction(optima: Iterable[IsoflopOptimum], held: str, what: str = "value") -> tuple[int, int, int]:
-    """Count the budgets at which the optimum's ``what`` only rises with ``held``, only falls, and is known."""
+    """Count the budgets at which the optima's ``what`` only rises with ``held``, only falls, and has at least two
+    values."""
     rising, falling, known = 0, 0, 0
     optima = list(optima)
     for flops in dict.fromkeys(one.flops for one in optima):

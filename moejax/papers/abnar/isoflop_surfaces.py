@@ -1,7 +1,7 @@
-"""Fit IsoFLOP surfaces (Abnar et al., Appendix B): cross-validated degrees, a fit with resamples per budget, and
-slices.
+"""Fit IsoFLOP surfaces (Abnar et al., Appendix B): cross-validate degrees, fit and resample each budget, and find
+optima.
 
-A slice extends to the convex hull of the trained (log N, log 1/(1-S)), because a polynomial does not extrapolate.
+Searches stay inside the convex hull of the trained (log N, log 1/(1-S)), because a polynomial does not extrapolate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOLDS, SHUFFLES = 10, 3
 """Folds and shuffles of the cross-validation. Every run is held out once per shuffle; several shuffles stabilise the
 choice."""
 RANK = 1e-10
-"""Singular values below this share of the largest count as 0: the runs do not determine all coefficients."""
+"""Singular values below this fraction of the largest count as 0; the runs then do not determine all coefficients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,12 @@ class DegreeSearch:
     error: float
     """Root mean squared error of ``best`` on held-out runs, in nats per token."""
     errors: dict[Degrees, float]
-    """Error of every combination that all folds determine."""
+    """Error of every combination whose coefficients all folds determine."""
     tried: int
 
 
 def search_degrees(budgets: Sequence[Budget], *, seed: int = 0, progress: Progress | None = None) -> DegreeSearch:
-    """Cross-validate degrees 0 to 4 of log N, log sparsity and their product; runs of one architecture stay in one
-    fold.
+    """Cross-validate degrees 0 to 4 of log N, log sparsity and their product; an architecture's runs stay in one fold.
 
     Raises:
       UserError: the runs of some budget are too few for every combination.
@@ -99,13 +98,14 @@ def chosen(degrees: Degrees) -> list[int]:
 def least_squares(
     columns: Float[np.ndarray, "runs terms"], losses: Float[np.ndarray, " runs"], weights: Float[np.ndarray, " runs"]
 ) -> Float[np.ndarray, " coefficients"] | None:
-    """Return the coefficients of the columns, then the constant; None if these runs do not determine all of them."""
+    """Return the coefficients of the columns, followed by the constant; None if the runs do not determine all
+    coefficients."""
     kept = weights > 0
     columns, losses, weights = columns[kept], losses[kept], weights[kept]
     count = columns.shape[1]
     if len(np.unique(columns, axis=0)) <= count:
         return None
-    # Centre and scale, because powers of log N, which ranges from 18 to 24, are nearly collinear.
+    # Centre and scale, because powers of log N are nearly collinear (log N ranges from 18 to 24).
     middle, mean = np.average(columns, axis=0, weights=weights), np.average(losses, weights=weights)
     spread = np.abs(columns - middle).max(axis=0)
     if not (spread > 0).all():
@@ -146,13 +146,13 @@ class Surface:
     law: IsoflopSurface
     """Fit to all runs."""
     resampled: IsoflopSurface
-    """Fits to resamples, with arrays as coefficients; NaN for a resample that does not determine all of them."""
+    """Fits to resamples, with arrays as coefficients; NaN for resamples that do not determine all coefficients."""
     rmse: float
     """RMSE on the fitted runs, in nats per token."""
     held_out_rmse: Interval
     """RMSE on the runs that a resample did not draw."""
     correlation: Interval
-    """Pearson correlation of measured and predicted losses of those runs."""
+    """Pearson correlation of measured and predicted losses on the same runs."""
 
 
 def fit_surfaces(
@@ -172,7 +172,7 @@ def _surface(budget: Budget, degrees: Degrees, resamples: int, seed: int, level:
     weights = least_squares(columns, runs.loss, runs.weight)
     if weights is None:
         raise UserError(
-            f"The {len(runs)} runs at {budget.flops:.3g} FLOPs do not set a surface of degrees {degrees}; "
+            f"The {len(runs)} runs at {budget.flops:.3g} FLOPs do not determine a surface of degrees {degrees}; "
             f"train more sizes or sparsities, or choose lower degrees."
         )
     resampled = np.full((resamples, len(weights)), np.nan)
@@ -204,7 +204,7 @@ def pearson(predicted: Float[np.ndarray, " runs"], measured: Float[np.ndarray, "
 
 
 def _law(weights: np.ndarray, degrees: Degrees) -> IsoflopSurface:
-    """Return the law for coefficients in the order of its terms; they may be arrays."""
+    """Return the law with these coefficients, in the order of its terms; they may be arrays."""
     values = iter(weights)
     size, sparsity, interaction = (tuple(next(values) for _ in range(degree)) for degree in degrees)
     return IsoflopSurface(size=size, sparsity=sparsity, interaction=interaction, offset=next(values))
@@ -219,13 +219,13 @@ def _rmse(predicted: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> f
 
 
 JOINT_SPARSITIES = 129
-"""Number of values of log 1/(1-S) over the hull in the search for the joint optimum."""
+"""Number of grid points in log 1/(1-S) in the search for the joint optimum."""
 SHARE_ENDS: dict[int, str] = {
     -1: "the loss falls up to a sparsity of {high:.4g}, the highest reached",
     1: "the loss rises from a sparsity of {low:.4g} on, the lowest reached",
     FLAT: "the surface does not vary between sparsities of {low:.4g} and {high:.4g}",
 }
-"""Reasons for a missing best sparsity, by the end of the share 1-S at which the lowest loss lies."""
+"""Reasons for a missing best sparsity, by the bound of the share 1-S that has the lowest loss."""
 
 
 def best_sizes(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, ...]:
@@ -249,7 +249,7 @@ def best_sizes(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, ..
 
 
 def best_sparsities(surface: Surface, sizes: Sequence[float], level: float = 0.9) -> tuple[IsoflopOptimum, ...]:
-    """Return S* at each of these sizes inside the hull (Eq. 4)."""
+    """Return S* at each of these sizes that is within the trained range (Eq. 4)."""
     size, sparsity = _points(surface)
     held = np.array([n for n in sizes if size.min() < np.log(n) < size.max()])
     if not len(held):
@@ -290,7 +290,7 @@ def best_pair(surface: Surface, level: float = 0.9) -> tuple[IsoflopOptimum, Iso
 
 
 def round_sizes(low: float, high: float) -> list[float]:
-    """Return the sizes of 1, 2 or 5 times a power of ten between two sizes."""
+    """Return all sizes between two bounds that are 1, 2 or 5 times a power of ten."""
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     every = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     return [size for size in every if low <= size <= high]
@@ -302,10 +302,10 @@ def _points(surface: Surface) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reach(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest y of the points' convex hull at each of these x."""
+    """Return the lower and upper bound of y in the points' convex hull at each x of ``at``."""
     bounds = []
     for one in at:
-        # The hull's bounds at one x lie on segments between two points, one on each side of it.
+        # The hull's bounds at an x are on segments between two points on either side of x.
         left, right = np.nonzero((x[:, None] <= one) & (x[None, :] >= one))
         width = x[right] - x[left]
         share = np.where(width > 0, (one - x[left]) / np.where(width > 0, width, 1), 0)
@@ -318,8 +318,8 @@ def _reach(x: np.ndarray, y: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np
 def _lowest(
     search: Callable[..., Any], surface: Surface, at: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the log position of the minimum, the loss there, and its end or ``FLAT``; one row per fit, the fit to all
-    runs first."""
+    """Return the minimum's log position, its loss, and its bound (0: inside) or ``FLAT``; one row per fit, starting
+    with the fit to all runs."""
     with float64():
         laws = jax.tree.map(lambda one, many: np.concatenate([[one], many]), surface.law, surface.resampled)
         lowest, losses = (np.asarray(one) for one in _vmapped(search, laws, at, np.exp(low), np.exp(high)))

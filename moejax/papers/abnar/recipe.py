@@ -1,4 +1,5 @@
-"""Run the procedure of Abnar et al. (2025): fit Eq. 6 from Table 2's starts, and IsoFLOP surfaces with their optima."""
+"""Run the procedure of Abnar et al. (2025): fit Eq. 6 from Table 2's initial guesses, then IsoFLOP surfaces and
+optima."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from moejax.papers.abnar.isoflop_analysis import Isoflops, analyse, best_sizes_b
 from moejax.result import Column, Result, Table, percent
 
 HELD_OUT_FROM = 0.98
-"""Sparsity from which runs test Eq. 6 and are not fitted (Section 5)."""
+"""Minimum sparsity of the runs that are held out to test Eq. 6 (Section 5)."""
 RESAMPLES = 100
 """Number of resamples (Appendix B)."""
 RESAMPLE_ITERATIONS = 5000
@@ -52,7 +53,7 @@ class AbnarRecipe:
         return self.fit.law
 
     def summary(self) -> Result:
-        """Return Eq. 6, surfaces, optima and trends."""
+        """Return tables of Eq. 6, surfaces, optima and trends."""
         fit, surfaces = self.fit, [one for one in (self.total, self.active) if one]
         errors = [
             [words, m.runs, m.rmse**2, m.rmse, m.r_squared, m.max_relative_error]
@@ -79,13 +80,13 @@ class AbnarRecipe:
             notes=[
                 *missing,
                 *(f"Left out: {sentence}" for sentence in first(self.left_out)),
-                f"Intervals are {in_percent(self.level)}; ? marks what these runs do not determine.",
+                f"Intervals are {in_percent(self.level)}; ? marks values that these runs do not determine.",
             ],
             data=self.to_json(),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; values that are not finite are null."""
+        """Return plain data; non-finite values are null."""
         return {
             "recipe": "abnar",
             "held_out": self.split,
@@ -108,17 +109,17 @@ def abnar(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AbnarRecipe:
-    """Fit Eq. 6 with runs held out, then surfaces over N and N_a to every run of each budget.
+    """Fit Eq. 6 to the runs that are not held out, then surfaces over N and N_a to all runs of each budget.
 
     Args:
-      held_out: test runs of Eq. 6; default: the runs of sparsity 0.98 and more, or else the sparsest.
+      held_out: test runs of Eq. 6; by default the runs with a sparsity of at least 0.98, or else the sparsest runs.
 
     Raises:
-      UserError: a column is missing, the runs form no budgets of several sparsities and sizes, or there are too few.
+      UserError: a column is missing, no budget has several sparsities and sizes, or there are too few runs.
     """
     check_level(level)
     if resamples < 1:
-        raise UserError(f"Asked for {resamples} resamples; give at least 1.")
+        raise UserError(f"The number of resamples is {resamples}; it must be at least 1.")
     budgets, left_out = isoflop_budgets(runs)
     held_out = held_out or sparsest(runs)
     kept = runs.only(~held_out.held_out)
@@ -140,7 +141,8 @@ def abnar(
 
 
 def sparsest(runs: Runs) -> Split:
-    """Return the split of runs of sparsity 0.98 and more, or of the largest sparsity if none reach it."""
+    """Return the split that holds out runs with a sparsity of at least 0.98, or with the largest sparsity if it is
+    lower."""
     sparsity = sparsity_of(runs)
     largest = float(sparsity[runs.weight > 0].max())
     return at_least(runs, "sparsity", sparsity, min(HELD_OUT_FROM, largest))

@@ -1,4 +1,4 @@
-"""Check Abnar et al. (2025): the coefficients of Eq. 6, its claimed trends, its fit and its count of FLOPs."""
+"""Check Abnar et al. (2025): the coefficients of Eq. 6, its claimed trends, its fit and its FLOP count."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READINGS = {
     name: f"{taken.meaning}, which {'the document' if name == DEFAULT else 'it'} does not give"
     for name, taken in ACTIVE_PARAMS.items()
 }
-"""Assumptions about N_a(N, S) by their names in ``active_params.py``, the default convention first."""
+"""Assumptions about N_a(N, S) by their names in ``active_params.py``, starting with the default convention."""
 
 
 def records() -> Records:
@@ -126,7 +126,7 @@ SHARES = (
     *(BackboneByActive(ratio=ratio) for ratio in (0.1, 1.0, 2.0)),
     *(BackboneByTotal(share=share) for share in (0.1, 0.25, 0.5)),
 )
-"""Further shares of parameters outside the experts than those of ``READINGS``."""
+"""Conventions with other shares of parameters outside the experts than in ``READINGS``."""
 
 
 def _by_sparsity_at_other_shares() -> Records:
@@ -143,7 +143,7 @@ def _by_sparsity_at_other_shares() -> Records:
 
 
 def _sparsity_gain_by_budget() -> Records:
-    """Yield Section 3: no difference in the slope of loss against sparsity between budgets, no diminishing effect."""
+    """Yield Section 3's claim that the effect of sparsity on the loss does not diminish with the budget."""
     taken = ACTIVE_PARAMS[DEFAULT]
     first, last = (_loss(c, 0.0, taken) - _loss(c, 0.98, taken) for c in (BUDGETS[0], BUDGETS[-1]))
     name = "L* at S = 0 less L* at S = 0.98, with C from 3e19 to 1e21 ('no diminishing effect of sparsity')"
@@ -167,7 +167,7 @@ def _by_budget() -> Records:
 
 
 def _by_sparsity_and_budget() -> Records:
-    """Yield the trends with compute of the fall of N_a* with sparsity."""
+    """Yield the trends of N_a*'s decrease with sparsity as compute grows."""
 
     def fall(flops: Number, reading: Convention) -> tuple[float, float]:
         dense, sparse = (_active(flops, sparsity, reading) for sparsity in (0.0, 0.9))
@@ -236,7 +236,7 @@ def _fit() -> Records:
     starts = math.prod(len(values) for values in by_symbol.values())
     yield record("Table 2", "starts of the fit, all combinations of the values", None, starts)
     for where, squared, huber in (("the fitted runs", 0.00056, "0.0036"), ("the held-out runs", 0.0058, "0.0011")):
-        # A Huber loss grows more slowly than r², so it is largest for equal residuals of a given mean square.
+        # A Huber loss grows more slowly than r², so at a given mean square it is largest if all residuals are equal.
         stated = float(Huber(delta=1e-3, residual="nats")(math.sqrt(squared), 0.0))
         yield record(
             "Appendix F",
@@ -259,7 +259,7 @@ def _fit() -> Records:
 
 
 def shape_of(model_dim: int, sparsity: Number) -> Architecture:
-    """Return a shape for Figure 7: experts of 4·d_model as in Appendix C, width 64 times the layers."""
+    """Return a shape for Figure 7: experts are 4·d_model wide, as in Appendix C, and d_model is 64 times the layers."""
     return Architecture(
         vocab_size=50_432,
         model_dim=model_dim,
@@ -300,7 +300,7 @@ def _flops_estimate() -> Records:
 
 
 def _multipliers() -> Records:
-    """Yield the marginal costs in our count of the document's estimator."""
+    """Yield the marginal FLOPs of this package's implementation of the document's estimator."""
     shape, context, where = shape_of(1024, 0.9), 2048, "Appendix C"
 
     def more(architecture: Architecture, tokens: int = context) -> Number:

@@ -1,8 +1,8 @@
-"""Draw Abnar et al. (2025), Figures 5, 10 and 13 to 15: scores in tasks by pretraining loss, and by length of answers.
+"""Draw Abnar et al. (2025), Figures 5, 10 and 13 to 15: task scores against pretraining loss and answer length.
 
-The paper prints no scores. In Figures 5 and 10, a row of the table is the score of a study's checkpoint in a task
-(``scores.parquet``). In Figures 13 to 15, it is the score of a model in a task whose examples have answers of about
-``given_words`` words; ``answer_words`` is the mean length of its answers.
+The paper prints no scores. In Figures 5 and 10, a table row is the score of a study's checkpoint in a task
+(``scores.parquet``). In Figures 13 to 15, a row is a model's score in a task whose few-shot answers have about
+``given_words`` words; ``answer_words`` is the mean length of the model's answers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SCORES = ("model", "tokens", "task", "loss", "sparsity", "error")
 
 
 def sparse_scores() -> pd.DataFrame:
-    """Return errors in the tasks of Abnar et al., D.3, for models of four sparsities.
+    """Return synthetic errors in the tasks of Abnar et al., D.3, for models of four sparsities.
 
-    The error is a sigmoid of the loss of their Eq. 6. It is the same at every sparsity except in reading comprehension,
+    The error is a sigmoid of the loss by their Eq. 6. It is the same at every sparsity except in reading comprehension,
     where sparser models have larger errors.
     """
     random, rows = rng(), []
@@ -53,7 +53,7 @@ def sparse_scores() -> pd.DataFrame:
 
 @ABNAR.experiment("5", law="", columns=SCORES, example=sparse_scores, shows="errors by category of tasks and by loss")
 def by_category(inputs: FigureInputs) -> Figure:
-    """Draw Figure 5: the mean error of every category of tasks, or of all tasks if the table has no categories."""
+    """Draw Figure 5: the mean error of each task category, or of all tasks if the table has no categories."""
     table = inputs.table.dropna(subset="error")
     category = table["category"].fillna("") if "category" in table else ""
     table = table.assign(task=category).replace({"task": {"": "all tasks"}})
@@ -71,14 +71,15 @@ def by_task(inputs: FigureInputs) -> Figure:
 
 
 ANSWERS = ("model", "params_active", "num_experts", "given_words", "answer_words", "score")
-GIVEN = Axis("given_words", "words of answers in front")
+GIVEN = Axis("given_words", "words of few-shot answers")
 ANSWERED = Axis("answer_words", "words of generated answers")
 SCORE = Axis("score_percent", "score, %")
 SLOPE = Axis("score_percent_per_word", "score per generated word, %")
 
 
 def lengths_of_thought() -> pd.DataFrame:
-    """Return accuracies in a task with few-shot answers of varied length, for five dense models and a mixture."""
+    """Return synthetic accuracies in a task with few-shot answers of varied length, for five dense models and an MoE
+    model."""
     random, rows = rng(), []
     sizes = {"0.5B": 0.46e9, "1.8B": 1.8e9, "2.7B of 14B": 2.7e9, "4B": 4e9, "7B": 7.7e9, "14B": 14.2e9}
     for model, active in sizes.items():
@@ -97,7 +98,7 @@ def lengths_of_thought() -> pd.DataFrame:
     "13", law="", columns=ANSWERS, example=lengths_of_thought, shows="lengths of given and of generated answers"
 )
 def lengths(inputs: FigureInputs) -> Figure:
-    """Draw Figure 13b: the length of generated answers against that of the example answers."""
+    """Draw Figure 13b: the length of generated answers against the length of few-shot answers."""
     series = [
         Series(label=model, x=column(own, "given_words"), y=column(own, "answer_words"), mark="points", colour=colour)
         for model, own, colour in _models(inputs)
@@ -107,8 +108,8 @@ def lengths(inputs: FigureInputs) -> Figure:
     panel = Panel(x=GIVEN, y=ANSWERED, series=series, corner=f"correlation {rho:.2f}")
     return figure(
         "Lengths of answers",
-        "Answers of a model against those in front, means over a task's documents. The paper's left panel, lengths "
-        f"of rewritten answers one by one, is of its own data.{inputs.whose}",
+        "Length of a model's answers against the length of the few-shot answers, means over a task's documents. The "
+        f"paper's left panel, single lengths of rewritten answers, needs its own data.{inputs.whose}",
         [panel],
         columns=1,
         height=3.2,
@@ -127,7 +128,7 @@ def by_length(inputs: FigureInputs) -> Figure:
             series.append(Series(label=f"{model}, line", x=ends, y=_line(own)(ends), colour=colour, in_legend=False))
     return figure(
         "Score by length of answers",
-        f"Lines are least squares, one a model.{inputs.whose}",
+        f"Lines are least-squares fits, one per model.{inputs.whose}",
         [Panel(x=ANSWERED, y=SCORE, series=series)],
         columns=1,
         height=3.4,
@@ -138,7 +139,7 @@ def by_length(inputs: FigureInputs) -> Figure:
     "15", law="", columns=ANSWERS, example=lengths_of_thought, shows="what a word of an answer is worth, by size"
 )
 def slopes(inputs: FigureInputs) -> Figure:
-    """Draw Figure 15: the slopes of these lines against active parameters, for dense models and mixtures."""
+    """Draw Figure 15: the slopes of Figure 14's lines against active parameters, for dense and MoE models."""
     series = []
     several = [own for _, own, _ in _models(inputs) if len(own) > 1]
     for name, mixtures, mark, colour in (("dense", False, "joined", BLUE), ("mixtures", True, "squares", ORANGE)):
@@ -151,7 +152,7 @@ def slopes(inputs: FigureInputs) -> Figure:
             series.append(Series(label=name, x=x, y=y, mark=mark, colour=colour))
     return figure(
         "What a word of an answer is worth",
-        f"Slopes of the least-squares lines of the score over the length of answers.{inputs.whose}",
+        f"Slopes of the least-squares lines of score against answer length.{inputs.whose}",
         [Panel(x=ACTIVE, y=SLOPE, series=series)],
         columns=1,
         height=3.2,
@@ -159,7 +160,7 @@ def slopes(inputs: FigureInputs) -> Figure:
 
 
 def _line(own: DataFrame) -> np.polynomial.Polynomial:
-    """Return the score by length of answers, by least squares."""
+    """Return the least-squares line of score against answer length."""
     return np.polynomial.Polynomial.fit(column(own, "answer_words"), column(own, "score"), 1)
 
 
@@ -168,7 +169,7 @@ def _known(inputs: FigureInputs) -> DataFrame:
 
 
 def _models(inputs: FigureInputs) -> list[tuple[str, DataFrame, str]]:
-    """Return rows and colour of every model, the smallest first."""
+    """Return name, rows and colour of every model, in order of size."""
     table = _known(inputs).sort_values("params_active", kind="stable")
     names = list(dict.fromkeys(table["model"]))
     return [(str(name), table[table["model"] == name], colour) for name, colour in coloured(names)]

@@ -1,4 +1,4 @@
-"""Fit a law per domain of a mixture, aggregate them by the domains' shares, and compare with one law of the aggregate.
+"""Fit a law per domain of a data mixture, aggregate them by the domains' shares, and compare with a single law.
 
 Book chapter "MoE Scaling Laws" (chapter 002), Engineering Reality, 3: "Production teams carry a separate beta_i per
 domain and aggregate; treating beta as a single number is a 0.02-nat mispredict."
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 Each = Float[np.ndarray, " runs"]
 
 LOSS, SHARE = "loss_", "share_"
-"""Prefixes of the columns with a domain's loss and its share of the validation targets."""
+"""Prefixes of the columns for a domain's loss and its share of the validation targets."""
 MISPREDICTED_NATS = 0.02
-"""Error of a single beta for all domains according to the chapter, in nats."""
+"""Error due to a single beta for all domains, according to the chapter, in nats."""
 AGGREGATE = "aggregate"
-"""Name of the aggregate's law among those of the domains."""
+"""Name of the aggregate's law, next to the domains' names."""
 ONE_LAW, BY_DOMAIN = "aggregate, one law", "aggregate, law per domain"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -50,8 +50,8 @@ class Domain:
     loss: Each
     """Loss in nats per token of the domain."""
     share: Each
-    """Share of the validation targets; the shares of all domains sum to 1. 0 for a domain that is only evaluated
-    separately."""
+    """Share of the validation targets; the shares of all domains sum to 1. A domain that is only evaluated separately
+    has share 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class DomainLaws:
     """One law for the aggregate and one per domain, fitted to the runs that are not held out."""
 
     runs: Runs
-    """Runs whose loss is the aggregate."""
+    """Runs with the aggregate as their loss."""
     held_out: Split
     domains: Mapping[str, Domain]
     single: FitResult
@@ -97,12 +97,12 @@ class DomainLaws:
         }
 
     def all_fits(self) -> dict[str, FitResult]:
-        """Return every fit by name: the aggregate's and the domains'."""
+        """Return every fit by name: the aggregate's fit and the domains' fits."""
         return {AGGREGATE: self.single, **self.fits}
 
     def table(self) -> pd.DataFrame:
-        """Return measured and predicted loss per run and domain, and the predicted loss that unlimited tokens would
-        remove."""
+        """Return a table of measured and predicted loss per run and domain, and of the predicted loss due to finite
+        tokens."""
         import pandas as pd
 
         role = np.where(self.held_out.held_out, "held out", "fitted")
@@ -135,7 +135,7 @@ class DomainLaws:
         return pd.concat(every, ignore_index=True)
 
     def summary(self) -> Result:
-        """Return the coefficients by domain, the errors of both methods, and the difference between them."""
+        """Return the coefficients by domain, the errors of both methods, and the difference of their predictions."""
         columns = (
             Column("aggregate predicted by"),
             Column("MAE fitted", ".5f"),
@@ -147,7 +147,7 @@ class DomainLaws:
         ]
         note = (
             f"On the held-out runs ({self.held_out.name}), the single law differs from the aggregated domain laws by "
-            f"at most {self.mispredicted:.4f} nats; chapter 002 gives {MISPREDICTED_NATS}."
+            f"at most {self.mispredicted:.4f} nats; chapter 002 states {MISPREDICTED_NATS} nats."
         )
         return Result(
             title=f"A law per domain: {listed([*self.fits])}",
@@ -189,7 +189,8 @@ EXPONENT = "tokens_exponent"
 
 
 def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> dict[str, Domain]:
-    """Return the domains of a table, from columns ``loss_NAME`` and ``share_NAME`` or from the given shares.
+    """Return the domains of a table from its columns ``loss_NAME``, with shares from ``shares`` or columns
+    ``share_NAME``.
 
     Raises:
       UserError: there are fewer than two domains, a share has no loss column, or a number is missing or invalid.
@@ -198,19 +199,19 @@ def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> d
     names = [*shares] if shares else [name for name in losses if f"{SHARE}{name}" in frame.columns]
     if missing := [name for name in names if name not in losses]:
         raise UserError(
-            f"There is no column {LOSS}{missing[0]}, although --shares names its domain; the table has "
-            f"{some([LOSS + name for name in losses], most=10) if losses else 'no column of a domain'}."
+            f"The table has no column {LOSS}{missing[0]} for the domain that --shares names; it has "
+            f"{some([LOSS + name for name in losses], most=10) if losses else 'no column for a domain'}."
         )
     if len(names) < 2:
-        has = f"it has {some([LOSS + name for name in losses], most=10)}" if losses else "it has none of either"
+        has = f"the table has {some([LOSS + name for name in losses], most=10)}" if losses else "the table has neither"
         raise UserError(
             f"A law per domain needs columns {LOSS}NAME and {SHARE}NAME for at least two domains, but {has}. Train on "
             f"a mixture (recipe.data.mixture), or pass the shares: --shares NAME=SHARE,…"
         )
     if odd := [name for name in names if not _NAME.fullmatch(name)]:
         raise UserError(
-            f"A domain is named {odd[0]!r}, but a name may only have letters, digits, '.', '_' and '-', because it "
-            f"names a file; rename the column with --map."
+            f"The domain name {odd[0]!r} is invalid: a name may only have letters, digits, '.', '_' and '-', because "
+            f"it names a file. Rename the column with --map."
         )
     held = {
         name: np.full(len(frame), float(shares[name])) if shares else _column(frame, f"{SHARE}{name}", or_zero=True)
@@ -238,7 +239,8 @@ def _column(frame: DataFrame, name: str, *, or_zero: bool = False) -> Each:
 
 
 OFF = 1e-3
-"""Difference between the aggregate and the column loss, in nats, below which no note is given; sums are rounded."""
+"""Difference in nats between the aggregate and the column loss up to which no note is printed, because sums are
+rounded."""
 
 
 def domain_laws(
@@ -251,11 +253,11 @@ def domain_laws(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> DomainLaws:
-    """Fit a law to the aggregate of the domains' losses, weighted by their shares, and to every domain's losses.
+    """Fit a law to the aggregate, the domains' losses weighted by their shares, and to the losses of each domain.
 
     Args:
       domains: losses and shares of the same runs.
-      dropped: messages about omitted table rows, with the reasons.
+      dropped: messages about omitted table rows, with reasons.
 
     Raises:
       UserError: the law cannot be fitted to the runs that are not held out.
@@ -278,7 +280,8 @@ def domain_laws(
 
 
 def _beside_the_loss(aggregate: Each, runs: Runs, domains: Mapping[str, Domain]) -> tuple[str, ...]:
-    """Return a note if the aggregate differs from the column loss: the shares differ, or no shares give that loss."""
+    """Return a note if the aggregate differs from the column loss, because of other shares or because no shares give
+    the loss."""
     off = np.where(runs.weight > 0, np.abs(aggregate - runs.loss), 0.0)
     if off.max() <= OFF:
         return ()
@@ -287,10 +290,10 @@ def _beside_the_loss(aggregate: Each, runs: Runs, domains: Mapping[str, Domain])
     outside = np.maximum(losses.min(0) - runs.loss, runs.loss - losses.max(0))
     none = (runs.weight > 0) & (outside > OFF)
     if not none.any():
-        return (f"{said}: the column has other shares.",)
+        return (f"{said}: the column uses other shares.",)
     first = int(none.argmax())
     ends = f"{losses[:, first].min():.4f} to {losses[:, first].max():.4f}"
     return (
         f"{said}. No shares give the loss of {runs.called(none)} ({runs.loss[first]:.4f}) from these domains' losses "
-        f"({ends}): they are of other text, or a domain is missing.",
+        f"({ends}): the losses are from other text, or a domain is missing.",
     )

@@ -1,4 +1,4 @@
-"""Draw chapter 002: its widget, Listing 2's grid, the frontier of runs, and laws of a mixture's domains."""
+"""Draw chapter 002: its widget, Listing 2's grid, the frontier of runs, and laws per domain."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ SLIDER = np.geomspace(1e20, 1e26, 61)
 
 @CHAPTER_002.experiment("widget", where="the widget and its presets", law="effective_params", shows="loss by compute")
 def widget(inputs: FigureInputs) -> Figure:
-    """Draw the widget's three presets: L against C at one N_act and G, over the dense curve of the same N_act."""
+    """Draw the widget's three presets: L against C at one N_act and G, with the dense curve at the same N_act."""
     panels = []
     for name, (active, expansion, *_) in CONFIGURATIONS.items():
         sizes = {"params_active": active, "tokens": SLIDER / (FLOPS_PER_PARAM_AND_TOKEN * active)}
         mixture, dense = (evaluate(inputs.law, params_total=active * g, **sizes) for g in (expansion, 1.0))
         here = float(np.exp(np.interp(np.log(BUDGET), np.log(SLIDER), np.log(mixture))))
         series = [
-            Series(label="dense, G = 1, of equal active parameters", x=SLIDER, y=dense, colour=MUTED),
-            Series(label="the mixture", x=SLIDER, y=mixture, colour=BLUE),
+            Series(label="dense, G = 1, equal active parameters", x=SLIDER, y=dense, colour=MUTED),
+            Series(label="MoE model", x=SLIDER, y=mixture, colour=BLUE),
             Series(label="C = 3.4e24", x=[BUDGET], y=[here], mark="stars", colour=ORANGE),
         ]
         panels.append(Panel(x=FLOPS, y=LOSS, series=series, title=name, note=f"G = {expansion:g}"))
     return figure(
         "The widget's presets",
-        f"By {inputs.name}: all compute goes into tokens, D = C/(6·N_act). At G = 1 the two curves are one; at a "
-        "larger G the mixture's lies below at every compute, also that of Switch, of which the chapter says otherwise.",
+        f"By {inputs.name}: all compute goes into tokens, D = C/(6·N_act). At G = 1 the two curves coincide. At larger "
+        "G, the MoE curve is lower at every compute. This includes Switch, although the chapter claims otherwise.",
         panels,
         columns=3,
         height=2.7,
@@ -95,8 +95,8 @@ def grid(inputs: FigureInputs) -> Figure:
     panels = [field, Panel(x=FLOPS, y=gain, series=series, title="compute-optimal")]
     return figure(
         "The frontier of one budget",
-        f"By {inputs.name}. Left: loss at equal compute; the dense column is the lower edge. Right: what expansion is "
-        "worth at each budget's optimum. It never changes sign and shrinks with compute: the law has no crossover.",
+        f"By {inputs.name}. Left: loss at equal compute; the lower edge is dense. Right: gain from expansion "
+        "at each budget's optimum. It is always positive and shrinks with compute: the law has no crossover.",
         panels,
         columns=2,
         height=3.3,
@@ -116,13 +116,12 @@ PARTS = ("part", "params_active", "expansion", "flops", "loss")
 
 
 def frontier_table(runs: Runs, held_out: Split | None = None, law: EffectiveParams | None = None) -> pd.DataFrame:
-    """Return every run with its compute 6·N_act·D (``part`` is ``run``), and the law's losses on a grid (``part`` is
-    ``law``).
+    """Return a table of runs with compute 6·N_act·D (``part`` is ``run``) and of the law's losses on a grid (``law``).
 
     The grid covers the runs' range of active parameters and G, at the largest run's compute.
 
     Args:
-      law: the law; fitted to the runs that are not held out by default.
+      law: a fitted law; by default it is fitted to the runs that are not held out.
 
     Raises:
       UserError: the law cannot be fitted to these runs.
@@ -155,7 +154,7 @@ def _flops(active: ArrayLike, tokens: ArrayLike) -> np.ndarray:
 
 
 def expansions() -> pd.DataFrame:
-    """Return runs of chapter 002's law with noise, and its grid at the largest of their budgets."""
+    """Return synthetic runs of chapter 002's law with noise, and the law's grid at the largest budget."""
     runs = synthetic_runs(120)
     design = Design(**{name: runs[name].to_numpy(float) for name in INPUTS})
     return frontier_table(runs_from(design, runs["loss"].to_numpy(float)), law=LAW)
@@ -170,7 +169,7 @@ def expansions() -> pd.DataFrame:
     shows="frontier of a run table",
 )
 def of_runs(inputs: FigureInputs) -> Figure:
-    """Draw the frontier of runs, unbeaten by runs with less compute, and Listing 2's grid by the law of these runs."""
+    """Draw the frontier of the runs, and Listing 2's grid by the law fitted to these runs."""
     runs, cells = (inputs.table[inputs.table["part"] == part] for part in ("run", "law"))
     series = _by_expansion(runs)
     dense = runs[runs["expansion"] <= DENSE]
@@ -187,15 +186,15 @@ def of_runs(inputs: FigureInputs) -> Figure:
             Series(label="runs", x=column(runs, "params_active"), y=column(runs, "expansion"), mark="open", colour=INK),
             Series(label="least", x=[sizes[best[1]]], y=[ratios[best[0]]], mark="stars", colour=ORANGE),
         ]
-        title = f"by the law of the runs, C = {float(cells['flops'].iloc[0]):.2g}"
+        title = f"law fitted to the runs, C = {float(cells['flops'].iloc[0]):.2g}"
         panels.append(
             Field(x=ACTIVE, y=EXPANSION, z=LOSS, xs=sizes, ys=ratios, zs=values, title=title, marks=marks, contours=6)
         )
     return figure(
         "The frontier of runs",
-        "Left: every run at its compute 6·N_act·D; a line joins the runs of its kind that none with as little compute "
-        "beats. Right: loss at the largest run's compute by the law fitted to the runs, over sizes and G that were "
-        "trained; the lower edge is dense." + inputs.whose,
+        "Left: every run at its compute 6·N_act·D; a line joins the dense or MoE runs that no such run with less "
+        "compute beats. Right: loss by the law fitted to the runs at the largest compute, over the trained range of "
+        "sizes and G; the lower edge is dense." + inputs.whose,
         panels,
         columns=2,
         height=3.3,
@@ -203,7 +202,7 @@ def of_runs(inputs: FigureInputs) -> Figure:
 
 
 DENSE = 1 + 1e-9
-MIXED = "frontier of mixtures"
+MIXED = "frontier of MoE runs"
 
 
 def _by_expansion(runs: DataFrame) -> list[Series]:
@@ -224,12 +223,13 @@ def _by_expansion(runs: DataFrame) -> list[Series]:
     ]
 
 
-DATA_TERM = Axis("loss_left_to_tokens_nats_per_token", "loss that more tokens take off", "log")
+DATA_TERM = Axis("loss_left_to_tokens_nats_per_token", "loss due to finite tokens", "log")
 MISS = Axis("predicted_minus_measured_nats_per_token", "predicted minus measured, nats/token")
 
 
 def domain_losses() -> pd.DataFrame:
-    """Return losses of two domains of a mixture with different beta and noise, their aggregate, and one law for it."""
+    """Return synthetic losses of two domains with different beta, their aggregate, and predictions by one law and by
+    both."""
     shares, betas, random = {"web": 0.7, "math": 0.3}, {"web": 0.22, "math": 0.4}, rng()
     sizes, tokens = (each.ravel() for each in np.meshgrid(np.geomspace(3e7, 1e9, 5), np.geomspace(1e9, 6.4e10, 7)))
     far = tokens > 2e10
@@ -241,7 +241,7 @@ def domain_losses() -> pd.DataFrame:
         left = predicted - evaluate(law, params_active=sizes, tokens=np.inf)
         parts[name] = (predicted + random.normal(0.0, NOISE, len(sizes)), predicted, left)
     whole, together = (sum(shares[name] * parts[name][i] for name in shares) for i in (0, 1))
-    # A single exponent for the sum of two powers is right in the fitted range, and too high or too low beyond.
+    # A single exponent fits the sum of two powers in the fitted range, but not beyond.
     beta = sum(shares[name] * betas[name] for name in shares)
     one = together + sum(shares[name] * (0.5 * (tokens / 1e9) ** -beta - parts[name][2]) for name in shares)
     parts |= {ONE_LAW: (whole, one, np.nan), BY_DOMAIN: (whole, together, np.nan)}
@@ -268,15 +268,15 @@ def domain_losses() -> pd.DataFrame:
     shows="beta of each domain",
 )
 def domains(inputs: FigureInputs) -> Figure:
-    """Draw Engineering Reality, 3: beta of every domain, and the errors of one law for all domains.
+    """Draw Engineering Reality, 3: the beta of each domain, and the errors of one law for all domains.
 
     Raises:
-      UserError: the table has no domain.
+      UserError: the table has no row of a domain.
     """
     table = inputs.table
     names = [name for name in dict.fromkeys(table["domain"]) if name not in (ONE_LAW, BY_DOMAIN)]
     if not names:
-        raise UserError("The table has no row of a domain; moejax fit --recipe domains --out writes such a table.")
+        raise UserError("The table has no row for a domain; moejax fit --recipe domains --out writes such a table.")
     lines, misses = [], []
     for name, colour in coloured(names):
         own = table[table["domain"] == name].sort_values("tokens")
@@ -296,8 +296,8 @@ def domains(inputs: FigureInputs) -> Figure:
     ]
     return figure(
         "A law per domain",
-        "Left: what is left of the loss without the terms that tokens do not lower; the slope is a domain's β. Right: "
-        "how far one law of the aggregate, and the domains' laws together, are from the aggregate." + inputs.whose,
+        "Left: the part of the loss that falls with tokens; the slope is a domain's β. Right: the errors of one law "
+        "for the aggregate, and of the aggregated domain laws." + inputs.whose,
         panels,
         columns=2,
         height=3.0,

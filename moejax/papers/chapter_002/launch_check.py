@@ -1,10 +1,10 @@
-"""Check whether a scaling law is good enough to launch a large training run, and give a verdict.
+"""Check whether a scaling law is accurate enough to launch a large training run.
 
 Book chapter "MoE Scaling Laws" (chapter 002), "How a frontier team validates a scaling-law prediction before launch".
-Its "two orders of magnitude in activated count and G" is required of both. In another reading only the active
-parameters must span it, and G must only vary enough to determine its exponent. The next check covers that reading, and
-the verdict mentions it if G spans less. "Re-fit a single correction term from one or two 16 B-activated runs" (Listing
-2, observation 3) is the refit of one coefficient to the held-out runs.
+The chapter requires "two orders of magnitude in activated count and G"; the check requires them of both quantities. If
+only the active parameters had to span them, G would only need to vary enough to determine its exponent. The next check
+covers that reading, and the verdict mentions it if G spans less. "Re-fit a single correction term from one or two 16
+B-activated runs" (Listing 2, observation 3) is implemented as the refit of one coefficient to the held-out runs.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from moejax.result import Column, Result, Table
 from moejax.wording import counted, did_you_mean, some
 
 FEWEST_PROXIES = 20
-"""Minimum number of groups of runs. Budgets of one model share a random effect and count as one group."""
+"""Minimum number of groups of runs. Runs of one model share a random effect and count as one group."""
 SPAN = 100.0
 """Two orders of magnitude, in active parameters and in G."""
 TOLERANCE_NATS = 0.02
-"""Tolerance for the difference of the held-out run's loss from its prediction."""
+"""Tolerance for the difference between a held-out run's loss and its prediction."""
 BLIND_TO_EXPERTS = frozenset({"params_active", "params_embedding", "tokens", "unique_tokens", "flops"})
-"""Inputs of dense laws. A law with no other inputs has no G."""
+"""Inputs of dense laws. A law that reads only these inputs does not depend on G."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """A coefficient as fitted to the proxies, and as refitted to larger runs with the others held fixed."""
+    """A coefficient fitted to the proxies, and refitted to larger runs with the other coefficients fixed."""
 
     name: str
     symbol: str
     before: float
     fit: FitResult
-    """Fit with the coefficient refitted; the others are held fixed."""
+    """Fit with this coefficient refitted and the other coefficients fixed."""
     low: float
     high: float
-    """Ends of its 90 % confidence interval; NaN if the proxies give no covariance."""
+    """Bounds of the refitted coefficient's 90 % confidence interval; NaN if the proxies' fit has no covariance."""
     miss_before: float
     miss_after: float
-    """Predicted minus measured loss of the larger run with the largest error, in nats per token."""
+    """Predicted minus measured loss, in nats per token, of the larger run with the largest error."""
 
     @property
     def after(self) -> float:
@@ -70,7 +70,7 @@ class Correction:
         return self.fit.coefficients[self.name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; unknown ends become null."""
+        """Return plain data; missing interval bounds are null."""
         ends = finite({"low": self.low, "high": self.high})
         misses = {"miss_before": self.miss_before, "miss_after": self.miss_after}
         return {"name": self.name, "before": self.before, "after": self.after, **ends, **misses}
@@ -91,13 +91,14 @@ def coefficient_named(law: Law | type, name: str) -> str:
 
 
 def correct(proxies: FitResult, larger: Runs, name: str) -> Correction:
-    """Refit one coefficient to larger runs by least squares of log loss, with all others fixed at the proxies' values.
+    """Refit one coefficient to larger runs by least squares of log loss; the others keep the values fitted to the
+    proxies.
 
     The interval includes the uncertainty of the other coefficients, to first order, and the noise of the larger runs.
-    Each group's random effect has the proxies' scatter, because one group does not show its own.
+    Each group's random effect has the proxies' scatter, because one group cannot determine its own.
 
     Args:
-      proxies: a fit with its uncertainty.
+      proxies: a fit to the proxies, with its uncertainty.
       name: name or symbol of a coefficient.
 
     Raises:
@@ -107,8 +108,8 @@ def correct(proxies: FitResult, larger: Runs, name: str) -> Correction:
     larger = larger.where(larger.weight > 0)
     if not np.any(_slopes(proxies.law, larger, name, proxies.output)):
         raise UserError(
-            f"{name} changes the loss of none of the {len(larger)} larger runs, so they cannot refit it (an exponent "
-            f"of G needs a mixture); refit another coefficient, or hold out other runs."
+            f"{name} does not affect the loss of any of the {len(larger)} larger runs, so they cannot determine it (an "
+            f"exponent of G needs an MoE model). Refit another coefficient, or hold out other runs."
         )
     held = {other: value for other, value in proxies.coefficients.items() if other != name}
     start = WarmStart((proxies.law,))
@@ -127,14 +128,13 @@ def correct(proxies: FitResult, larger: Runs, name: str) -> Correction:
 
 
 def worst_miss(fit: FitResult, runs: Runs) -> float:
-    """Return the largest error (predicted minus measured loss, nats per token) among the runs with a
-    positive weight."""
+    """Return the largest error (predicted minus measured loss, in nats per token) among runs with positive weight."""
     misses = (predict(fit.law, runs, fit.output) - runs.loss)[runs.weight > 0]
     return float(misses[np.argmax(np.abs(misses))])
 
 
 def _slopes(law: Law, runs: Runs, name: str, output: str) -> np.ndarray:
-    """Return the derivative of every run's predicted loss in a coefficient."""
+    """Return the derivative of every run's predicted loss with respect to a coefficient."""
     with float64():
         value = jnp.asarray(getattr(law, name), jnp.float64)
         return np.asarray(jax.jacfwd(lambda one: _predicted(law, name, one, runs, output))(value))
@@ -147,16 +147,17 @@ def _predicted(law: Law, name: str, value: jax.Array, runs: Runs, output: str) -
 def _with_uncertainty(
     proxies: FitResult, fit: FitResult, larger: Runs, name: str
 ) -> tuple[FitResult, tuple[float, float]]:
-    """Return the refitted law with its uncertainty, and the ends of the coefficient's 90 % interval."""
+    """Return the refitted law with its uncertainty, and the bounds of the coefficient's 90 % interval."""
     known = proxies.uncertainty
-    # A few runs and one coefficient do not estimate a scatter.
+    # The larger runs are too few to estimate a scatter.
     fit = dataclasses.replace(fit, noise=proxies.scatter)
     if known is None or not known.axes:
         return fit, (math.nan, math.nan)
     at = fit.coefficients[name]
 
     def refitted(law: Law, log_loss: jax.Array) -> jax.Array:
-        """Take a Newton step from the least misfit; its derivatives are those of the refitted coefficient."""
+        """Take a Newton step from the optimum, so that derivatives of the result are derivatives of the refitted
+        coefficient."""
 
         def misfit(value: jax.Array) -> jax.Array:
             predicted = _predicted(law, name, value, larger, proxies.output)
@@ -196,7 +197,7 @@ def _with_uncertainty(
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One condition with its outcome; ``holds`` is None if the table has too little data for it."""
+    """One condition with its outcome; ``holds`` is None if the table has too little data to check it."""
 
     name: str
     outcome: str
@@ -205,7 +206,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchCheck:
-    """The law fitted to the proxies, with the checks for launching on it."""
+    """The law fitted to the proxies, with the launch conditions."""
 
     fit: FitResult
     """Law fitted to the proxies, with its uncertainty."""
@@ -215,11 +216,11 @@ class LaunchCheck:
 
     @property
     def best(self) -> FitResult:
-        """Law to launch on: the corrected one if a coefficient was refitted."""
+        """Law to use for the launch: the corrected law if a coefficient was refitted."""
         return self.fit if self.correction is None else self.correction.fit
 
     def fits(self) -> dict[str, FitResult]:
-        """Return the law of the proxies, and the corrected law if there is one, by name."""
+        """Return the fits by name: the proxies' fit, and the corrected fit if there is one."""
         return {"proxies": self.fit} | ({} if self.correction is None else {"corrected": self.correction.fit})
 
     @property
@@ -228,7 +229,7 @@ class LaunchCheck:
         return all(check.holds for check in self.checks)
 
     def summary(self) -> Result:
-        """Return the verdict and its conditions, for readers without knowledge of fitting."""
+        """Return the verdict and its conditions, for readers who do not know fitting."""
         words = {True: "holds", False: "FAILS", None: "not checked"}
         rows = [[words[check.holds], check.name, check.outcome] for check in self.checks]
         columns = (Column(""), Column("check", words=True), Column("outcome", words=True))
@@ -254,7 +255,7 @@ class LaunchCheck:
         )
         name = f"{refit.name} ({refit.symbol})"
         row = [name, refit.before, refit.after, refit.low, refit.high, refit.miss_before, refit.miss_after]
-        note = "The other coefficients are those of the proxies; low to high is a 90 % interval of the refitted one."
+        note = "The other coefficients keep the values fitted to the proxies; low to high is the refit's 90 % interval."
         return [Table("Correction by the held-out runs", columns, [row], [note], key="correction")]
 
     def to_json(self) -> dict[str, Any]:
@@ -284,13 +285,13 @@ def launch_check(
     Args:
       held_out: larger proxies that the law must predict.
       pilot: first part of the real training run, as runs of growing token counts.
-      correction: name or letter of one coefficient to refit to the held-out runs; none if empty. The held-out runs are
-        predicted before the refit, the pilot after it.
-      dropped: rows of the table that were left out, with reasons.
+      correction: name or symbol of one coefficient to refit to the held-out runs; empty for no refit. The held-out runs
+        are predicted before the refit, the pilot after it.
+      dropped: messages about omitted table rows, with reasons.
 
     Raises:
       UserError: the law cannot be fitted to the proxies or has no such coefficient; the held-out runs do not determine
-        it; or the pilot has runs of the table.
+        the coefficient; or the pilot has runs of the table.
     """
     if pilot is not None:
         _check_pilot(law, runs, pilot)
@@ -316,7 +317,7 @@ def launch_check(
         ),
         *_spans_of_expansion(type(fit.law), proxies),
         Condition(
-            name="the search converged, and the proxies set every coefficient",
+            name="the search converged, and the proxies determine every coefficient",
             outcome=f"{len(fitted.warnings)} warnings",
             holds=not fitted.warnings,
         ),
@@ -342,9 +343,9 @@ def _check_pilot(law: type, runs: Runs, pilot: Runs) -> None:
     again = [name for name, one in zip(pilot.names, numbers(pilot), strict=True) if one in seen]
     if again:
         raise UserError(
-            f"The pilot has {counted(len(again), 'run')} of the table itself ({some(again, most=3)}; the same sizes "
-            f"and loss), and tests no law that was fitted to them; give --pilot the first losses of the large training "
-            f"alone, and leave them out of the table."
+            f"The pilot has {counted(len(again), 'run')} of the run table ({some(again, most=3)}; equal sizes and "
+            f"loss), so it cannot test a law that was fitted to this table. Give --pilot only the first losses of the "
+            f"large training run, and remove them from the table."
         )
 
 
@@ -352,15 +353,15 @@ def _spans_of_expansion(law: type, proxies: Runs) -> list[Condition]:
     """Check that G spans two orders of magnitude; return no check for a law without expert inputs."""
     if {*law.inputs} <= BLIND_TO_EXPERTS:
         return []
-    name, design = f"G, total over active parameters, spans a factor of {SPAN:.0f}", proxies.design
+    name, design = f"G, total / active parameters, spans a factor of {SPAN:.0f}", proxies.design
     if design.params_total is None or design.params_active is None:
         return [Condition(name=name, outcome="the table has no total and active parameters", holds=None)]
     with float64():
         expansion = np.asarray(design.expansion, np.float64)[proxies.weight > 0]
-    # The expansion is a quotient, so a span of 100 may be low by a rounding error.
+    # The expansion is a quotient, so rounding may make a span of 100 slightly smaller.
     span = float(expansion.max() / expansion.min())
     holds = bool(span >= SPAN * (1 - 1e-9))
-    other = "" if holds else "; were it asked of active parameters alone, G need only set its exponent (next check)"
+    other = "" if holds else "; if only active parameters must span it, G must only determine its exponent (next check)"
     return [Condition(name=name, outcome=f"a factor of {span:.3g}{other}", holds=holds)]
 
 

@@ -25,8 +25,8 @@ CONFIGURATIONS = {
     "DeepSeek 671B / 37B": (37e9, 18.1, ("1.05e11", "15.3", "0.084", "0.184", "1.957"), "2.54", "1.957"),
     "Switch 112B / 7B": (7e9, 16.0, ("1.90e10", "81", "0.234", "0.138", "2.062"), "13.4", "2.062"),
 }
-"""Configurations: N_act and G; N_eff, tokens in T, capacity and data terms and loss of the walkthrough; D* in T and L*
-of the listing.
+"""Configurations: N_act and G; the walkthrough's N_eff, tokens in T, capacity term, data term and loss; the listing's
+D* in T and L*.
 """
 GRID_ACTIVE = tuple(size * 1e9 for size in (7, 13, 22, 37, 70, 120))
 GRID_EXPANSION = (1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0)
@@ -97,7 +97,7 @@ def _effective() -> Records:
 
 
 def _krajewski() -> Records:
-    """Yield the check that the law credited for N_act·G^gamma distinguishes active from total parameters."""
+    """Yield the check that Krajewski et al.'s law, which the chapter credits for N_act·G^gamma, depends on N_act."""
     credited = published("granularity", "krajewski-2024").law
     designs = [
         Design(params_active=active, params_total=8e9, tokens=2e10, model_dim=2.0, expert_hidden=2.0)
@@ -129,7 +129,8 @@ def _allocation() -> Records:
     twenty = BUDGET * (20 / ratio) ** (1 / math.log2(doubled / ratio))
     note = f"D*/N* grows with compute: these constants give 20 at {twenty:.1e} FLOPs, and the chapter names no budget"
     name = "tokens per parameter of the dense optimum at 3.4e24 FLOPs ('roughly twenty')"
-    # A rule of thumb of Hoffmann et al., without a budget or constants. The chapter's constants are not made for it.
+    # A rule of thumb of Hoffmann et al., stated without a budget or constants; it does not follow from the chapter's
+    # constants.
     yield record("First paragraph", name, "about 20", ratio, note=note, undefined=True)
     claim = check(compute_optimal(LAW, BUDGET, 18.1))
     yield record(
@@ -165,7 +166,7 @@ def _walkthrough() -> Records:
         ):
             yield record(WALK, f"{name}: {quantity}", text, value, unit=unit)
         terms = [f"{LAW.irreducible:g}", *printed[2:4]]
-        # Each printed term and the printed sum may be off by half a unit of the last digit.
+        # Each printed term and the printed sum may be wrong by half a unit of the last digit.
         off = sum(last_digit(text, 1.0) / 2 for text in printed[2:])
         adds_up = holds(abs(sum(map(float, terms)) - float(printed[4])) < off)
         for letter, scale, base, term in (

@@ -1,4 +1,4 @@
-"""Draw a synthetic run table of chapter 002's protocol: losses of its law with noise."""
+"""Generate a synthetic run table for chapter 002's protocol: losses by its law, with noise."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ SPENT = (5, 10, 20)
 def chapter_002_runs(
     noise: float = 0.001, gamma_of_larger: float = 0.25, betas: Mapping[str, float] | None = None
 ) -> pd.DataFrame:
-    """Return a run table of the chapter's protocol before a launch: losses of its law plus noise, in nats per token.
+    """Return a run table for the chapter's pre-launch protocol: losses by its law plus noise, in nats per token.
 
     ``part`` is "proxy", "held-out" (16B active) or "pilot" (37B of 671B, along its first 100B tokens). Proxies are
-    twenty models on 5, 10 and 20 tokens per active parameter; active size and G span a factor of 100.
+    twenty models, trained on 5, 10 and 20 tokens per active parameter; active size and G span a factor of 100.
 
     Args:
-      gamma_of_larger: gamma of all runs but the proxies, since the chapter says that it drops with the active size.
-      betas: beta by domain, with equal shares. ``loss_NAME`` and ``share_NAME`` are then columns, and the loss is the
-        mean over domains. Every domain's data term equals the law's at a billion tokens.
+      gamma_of_larger: gamma of all runs except the proxies, because gamma falls with active size according to the
+        chapter.
+      betas: beta by domain, with equal shares. The table then has columns ``loss_NAME`` and ``share_NAME``, and the
+        loss is the mean over domains. Every domain's data term equals the law's data term at a billion tokens.
     """
     sizes = [(own, g, tokens * own) for own, g, tokens in product(np.geomspace(4e7, 4e9, 5), (1, 4, 20, 100), SPENT)]
     sizes += [(16e9, 14.0, tokens * 16e9) for tokens in SPENT]

@@ -1,4 +1,4 @@
-"""Draw the accounting of the ICLR 2026 explainer: R_c, the token multiplier and shape ratios, by counts alone."""
+"""Draw the ICLR 2026 explainer's accounting: R_c, the token multiplier and shape ratios, computed only from counts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from moejax.run_table import DataFrame
 
 RATE = Axis("activation_rate", "activation rate r_a = N_a/N", "log")
 COMPUTE = Axis("compute_ratio", "R_c = M_MoE/M_dense", "log")
-MULTIPLIER = Axis("token_multiplier", "tokens over the dense model's", "log")
+MULTIPLIER = Axis("token_multiplier", "tokens / tokens of the dense model", "log")
 ASPECT = Axis("width_over_layers", "aspect ζ = D_m/L", "log")
 TOTAL_RATIO = Axis("total_ratio", "μ: width of all experts / D_m", "log")
 ACTIVE_RATIO = Axis("active_ratio", "β: active expert width / D_m")
 RATES = np.geomspace(0.06, 1.0, 41)
 LAYERS = {2e9: (1408, 16), 7e9: (2048, 24), 14e9: (2560, 28), 70e9: (4096, 48)}
-"""Width and layers of a mixture of each size, with an aspect ratio between 85 and 91."""
+"""Width and layers of an MoE model of each size, with an aspect ratio between 85 and 91."""
 SIZES = tuple(LAYERS)
 DEPTHS = (16, 20, 24, 32)
 RATE_COLUMNS = ("params_total", "params_active", "params_embedding", "num_experts", "tokens", "flops", "loss")
-"""Columns of a run table for points by activation rate."""
+"""Columns of a run table that points by activation rate need."""
 SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts", "expert_hidden", "tokens", "loss")
-"""Columns of a run table for points by shape."""
+"""Columns of a run table that points by shape need."""
 
 
 @LI.experiment(
@@ -49,18 +49,18 @@ def compute(inputs: FigureInputs) -> Figure:
     limit = "no attention scores: R_c = r_a"
     ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", colour=INK))
     tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", colour=INK))
-    # Linear axes for R_c against r_a, because the figure shows that it is a straight line.
+    # Linear axes, because the figure shows that R_c is a straight line in r_a.
     linear = [replace(axis, scale="linear") for axis in (RATE, COMPUTE)]
     panels = [Panel(x=linear[0], y=linear[1], series=ratios), Panel(x=RATE, y=MULTIPLIER, series=tokens)]
     said = ""
     if inputs.has(*RATE_COLUMNS):
         said = _add_rates(panels, ratios, tokens, _longest(inputs.table))
     return figure(
-        "What a mixture of equal size costs, and the tokens it must see",
-        "Compute per token over the dense model of the same total parameters, and its inverse, the tokens at equal "
-        "training compute, at a context of 16,384. R_c is a straight line of r_a that does not start at 0: attention "
-        "scores do not fall with r_a and keep it above r_a where few experts are active. At r_a = 1 it is below 1: the "
-        f"mixture is narrower than the dense model, in fewer layers, and its scores cost less.{said}",
+        "Cost of an MoE model of equal size, and its tokens at equal compute",
+        "Compute per token relative to a dense model with the same total parameters, and its inverse, the tokens at "
+        "equal training compute, at a context of 16,384. R_c is a straight line in r_a that does not start at 0: "
+        "attention scores do not fall with r_a, so R_c exceeds r_a if few experts are active. At r_a = 1, R_c is "
+        f"below 1: the MoE model is narrower and has fewer layers, so its scores cost less.{said}",
         panels,
         columns=2,
         height=2.9,
@@ -73,7 +73,7 @@ def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], 
     rates = {name: column(mixtures, name) - column(mixtures, "params_embedding") for name in RATE_COLUMNS[:2]}
     rate = rates["params_active"] / rates["params_total"]
     losses = [Series(label="runs", x=rate, y=column(mixtures, "loss"), mark="points", colour=RED)]
-    # With several dense models, the table does not tell which one is the baseline of a mixture.
+    # With several dense models, the baseline of an MoE model is ambiguous.
     if len(dense) == 1:
         per_token = column(mixtures, "flops") / column(mixtures, "tokens")
         ratio = per_token / float((dense["flops"] / dense["tokens"]).iloc[0])
@@ -82,7 +82,7 @@ def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], 
         tokens.append(Series(label="runs", x=rate, y=multiple, mark="points", colour=RED))
         losses.append(Series(label="dense", x=[1.0], y=column(dense, "loss"), mark="squares", colour=INK))
     panels.append(Panel(x=RATE, y=LOSS, series=losses))
-    return " Points are the table's longest run of each model, vocabulary left out of r_a; FLOPs are all of them."
+    return " Points are each model's longest run in the table; r_a excludes the vocabulary, FLOPs include it."
 
 
 def _longest(runs: DataFrame) -> DataFrame:
@@ -91,7 +91,7 @@ def _longest(runs: DataFrame) -> DataFrame:
 
 
 def _losses_by_shape(runs: DataFrame) -> list[Panel]:
-    """Return the loss against zeta, a curve for each mu, and against mu, a curve for each zeta."""
+    """Return two panels: loss against zeta with a curve per mu, and loss against mu with a curve per zeta."""
     runs = _longest(runs[runs["num_experts"] > 0])
     experts = column(runs, "num_experts") + column(runs, "num_shared_experts")
     runs = runs.assign(
@@ -129,11 +129,11 @@ def shapes(inputs: FigureInputs) -> Figure:
     said = "The explainer's losses are not public."
     if inputs.has(*SHAPE_COLUMNS):
         panels += _losses_by_shape(inputs.table)
-        said = "Below: the losses of the table's runs, of each model the longest."
+        said = "Below: the loss of each model's longest run in the table."
     return figure(
         "Shape ratios",
-        "Left: the μ of a 7B mixture, by aspect and depth; the explainer holds ζ of 60 to 120 and "
-        "μ near 20 (grey) to be reasonable. Right: β by Eq. 27; 0 where attention alone is r_a of the model. "
+        "Left: μ of a 7B MoE model by aspect and depth; the explainer recommends ζ from 60 to 120 and μ near 20 "
+        "(grey). Right: β by Eq. 27; at β = 0, attention makes up all active parameters. "
         f"{said}",
         panels,
         columns=2,

@@ -25,14 +25,14 @@ BACKBONES = {
     "E = 22, K = 3": (22, 3, 1408, 0),
     "E = 88, K = 22": (88, 22, 352, 7744),
 }
-"""Shapes for the identities: experts, active experts, their width, and the width of shared experts."""
+"""Shapes for the identities: experts, active experts, expert width, and the width of shared experts."""
 
 _DIFFERENCES = ("-2.47", "0.12", "0.56", "0.68", "2.32", "0.21")
 TABLE_8 = {
     name: (own, MIXTURES["llama-1-by-li-2026"].weights[name], printed)
     for (name, own), printed in zip(MIXTURES["li-2026"].weights.items(), _DIFFERENCES, strict=True)
 }
-"""Percentages of the document's recipe and of LLaMA-1's, and the printed difference."""
+"""Percentages of the document's and LLaMA-1's data recipes, and the printed difference."""
 
 TABLES_4_TO_6 = {
     "Table 4": ("1.6766", "1.6697", "1.6813", "1.8557", "1.8737", "1.8620", "1.6752", "1.6712", "1.6726"),
@@ -62,7 +62,7 @@ NORMALISED, PLAIN = ("1.6726", "1.6752"), ("1.6712", "1.6750")
 
 
 def _normalised() -> Record:
-    """Return the check that Table 4's last group, all with Norm = True, has no loss without normalisation."""
+    """Return the check that Table 4's last group, labelled Norm = True, contains no loss without normalisation."""
     group = TABLES_4_TO_6["Table 4"][-3:]
     elsewhere = sum(loss in NORMALISED or loss not in PLAIN for loss in group)
     return record(
@@ -189,7 +189,7 @@ def _doubling() -> Records:
 
 
 def _approximation() -> Records:
-    """Yield the size of the terms that Eqs. 14 and 15 leave out."""
+    """Yield the shares of the terms that Eqs. 14 and 15 omit."""
     for name, shape in BACKBONES.items():
         counts = params(_model(*shape))
         for quantity, exact, short in (

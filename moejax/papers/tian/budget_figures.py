@@ -1,4 +1,4 @@
-"""Draw Tian et al. (2025), Figures 2, 7, 8 and 9: learning rate, batch size, model scale and tokens for a budget."""
+"""Draw Tian et al. (2025), Figures 2, 7, 8 and 9: learning rate, batch size, model scale and tokens by budget."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ BUDGETS = np.geomspace(3e17, 1e21, 41)
 SEQUENCE = 4096
 READS = ("flops", "learning_rate", "batch_tokens")
 NEAR = {"hyperparameters": 0.0025, "heads": 0.005}
-"""Relative excess over the lowest loss within which a run is near-optimal: Appendix E.1, Appendix M."""
+"""Maximum relative excess over the lowest loss of near-optimal runs: Appendix E.1, Appendix M."""
 
 
 def grids() -> pd.DataFrame:
-    """Return a grid of learning rates and batch sizes around the law at 6e19 FLOPs, for three activation ratios."""
+    """Return a synthetic grid of learning rates and batch sizes around the law at 6e19 FLOPs, for three activation
+    ratios."""
     random, law, flops = rng(), published("hyperparameters").law, 6e19
     best = [float(evaluate(law, name, flops=flops)) for name in ("learning_rate", "batch_tokens")]
     rows = []
@@ -67,8 +68,8 @@ def hyperparameters(inputs: FigureInputs) -> Figure:
 def allocation(inputs: FigureInputs) -> Figure:
     """Draw Figure 9."""
     caption = (
-        "Compute-optimal model scale and tokens (Table 5): at any budget the best mixture is smaller and sees more "
-        "tokens than the best dense model."
+        "Compute-optimal model scale and tokens (Table 5): at every budget, the best MoE model is smaller and sees "
+        "more tokens than the best dense model."
     )
     return figure("Best model scale and tokens", caption + inputs.whose, _allocation(inputs), columns=2, height=2.8)
 
@@ -81,14 +82,14 @@ def allocation(inputs: FigureInputs) -> Figure:
     shows="near-optimal learning rates and batches",
 )
 def near_optimal(inputs: FigureInputs) -> Figure:
-    """Draw Figure 8: the loss over learning rate and batch size, a panel per activation ratio."""
+    """Draw Figure 8: the loss by learning rate and batch size, with a panel per activation ratio."""
     fields = []
     for title, own in _grids(inputs.table):
         cells = own.pivot_table(values="loss", index=BATCH.column, columns=RATE.column, aggfunc="min")
         rates, batches = cells.columns.to_numpy(float), cells.index.to_numpy(float)
         above = 100 * (cells.to_numpy() / np.nanmin(cells) - 1)
         rows, columns = np.nonzero(above <= 100 * NEAR["hyperparameters"])
-        near = f"near-optimal: within {NEAR['hyperparameters']:.2%} of the least loss"
+        near = f"near-optimal: within {NEAR['hyperparameters']:.2%} of the lowest loss"
         at = [[float(evaluate(inputs.law, axis.column, flops=own["flops"].iloc[0]))] for axis in (RATE, BATCH)]
         marks = [
             Series(label=near, x=rates[columns], y=batches[rows], mark="points", colour=RED),
@@ -109,8 +110,8 @@ def near_optimal(inputs: FigureInputs) -> Figure:
         )
     return figure(
         "Near-optimal hyperparameters by activation ratio",
-        f"Loss over learning rate and batch, against {inputs.name} (star): the law should lie among the red points "
-        "at every activation ratio." + inputs.whose,
+        f"Loss by learning rate and batch size, with {inputs.name} (star): the law should be among the red points at "
+        "every activation ratio." + inputs.whose,
         fields,
         columns=3,
         height=2.5,
@@ -122,10 +123,10 @@ LEAST_TRIED = 2
 
 
 def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
-    """Return the largest budget with several learning rates and batch sizes of every activation ratio.
+    """Return the rows of each activation ratio at its largest budget with several learning rates and batch sizes.
 
     Raises:
-      UserError: there is none.
+      UserError: no activation ratio has such a budget.
     """
     number, spent = budgets(column(table, "flops"))
     table, grids = table.assign(flops=spent[number]), []
@@ -136,12 +137,12 @@ def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
                 grids.append((f"A = {100 * ratio:.3g} %", own))
                 break
     if not grids:
-        raise UserError("No activation ratio was trained with several learning rates and batches at one budget.")
+        raise UserError("No activation ratio was trained with several learning rates and batch sizes at one budget.")
     return grids
 
 
 def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
-    """Return batch and learning rate by compute: runs, the law, and Table 8 with a power law through it."""
+    """Return panels of batch size and learning rate by compute: runs, the law, and Table 8 with its power law."""
     printed = {
         RATE: [float(group.rate) for group in GROUPS],
         BATCH: [SEQUENCE * float(group.batch) for group in GROUPS],
@@ -151,7 +152,7 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
     panels = []
     for axis in (BATCH, RATE):
         series = _trained(inputs.table, axis) if inputs.has("flops", axis.column) else []
-        # A law of only one of the two outputs has no line in the other panel.
+        # A law with only one of the two outputs has no line in the other panel.
         if axis.column in outputs_of(inputs.law):
             series.append(_law(inputs.law, axis, inputs.name, "line", BLUE))
         series += [
@@ -163,12 +164,12 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
 
 
 def _allocation(inputs: FigureInputs) -> list[Panel]:
-    """Return Table 5, and the best sizes of runs with their laws if the table has them."""
+    """Return panels of Table 5's laws, with the runs' best sizes and their laws if the table has them."""
     moe, dense = (published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense"))
     panels = []
     for axis in (SCALE, TOKENS):
         series = _trained(inputs.table, axis) if inputs.has("part", "flops", axis.column) else []
-        series.append(_law(moe, axis, "mixtures, Table 5", "line", BLUE))
+        series.append(_law(moe, axis, "MoE, Table 5", "line", BLUE))
         series.append(_law(dense, axis, "dense, Table 5", "dotted", RED))
         panels.append(Panel(x=FLOPS, y=axis, series=series))
     return panels
@@ -183,7 +184,8 @@ PARTS = {"mixtures": MUTED, "dense": RED}
 
 
 def _trained(table: DataFrame, axis: Axis) -> list[Series]:
-    """Return runs of the table, separate for mixtures and dense models if it has parts, and the laws through them."""
+    """Return the table's runs and the laws fitted to them, separately for MoE and dense models if it has the column
+    ``part``."""
     parts = [part for part in PARTS if "part" in table and part in set(table["part"])]
     series = []
     for part, own in [(part, table[table["part"] == part]) for part in parts] or [("", table)]:
@@ -200,8 +202,8 @@ def _trained(table: DataFrame, axis: Axis) -> list[Series]:
 def _picture(inputs: FigureInputs, panels: list[Panel], title: str) -> Figure:
     return figure(
         title,
-        "The learning rates and batches that the paper trained with (Table 8) are a power law, but not the printed "
-        "Eq. 5: it gives smaller batches and larger learning rates." + inputs.whose,
+        "The paper's learning rates and batch sizes (Table 8) follow a power law, but not the printed Eq. 5, which "
+        "gives smaller batches and larger learning rates." + inputs.whose,
         panels,
         columns=2,
         height=2.6,

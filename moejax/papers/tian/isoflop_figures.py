@@ -1,6 +1,6 @@
-"""Draw Tian et al. (2025), Figures 3, 10 to 14 and 16: the loss at fixed compute against one part of the architecture.
+"""Draw Tian et al. (2025), Figures 3, 10 to 14 and 16: loss at fixed compute against one architecture variable.
 
-The paper's losses are not public: points are from a run table. Leverage curves are from the law.
+The paper's losses are not public, so points come from a run table. Leverage curves come from the law.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from moejax.wording import told
 
 SHARED = Axis("shared_share", "shared share S")
 HEADS = Axis("num_heads", "attention heads", "log")
-DENSE_LAYERS = Axis("num_dense_layers", "dense layers before the mixtures")
+DENSE_LAYERS = Axis("num_dense_layers", "dense layers before the MoE layers")
 ATTENTION = Axis("attention_share", "attention's share of the FLOPs", "percent")
 COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 
 def architectures() -> pd.DataFrame:
-    """Return sweeps of A, G and S at four budgets: a dense law's frontier at EL times the budget, plus noise."""
+    """Return synthetic sweeps of A, G and S at four budgets: the loss of a dense law at EL times the budget, plus
+    noise."""
     random, dense = rng(), frontier(HOFFMANN_2022)
     sweeps = {
         "activation_ratio": [3 / (e + 1) for e in (2, 4, 8, 16, 32, 64, 128, 256)],
@@ -58,7 +59,8 @@ def architectures() -> pd.DataFrame:
 
 
 def layers() -> pd.DataFrame:
-    """Return sweeps of dense layers and of attention's share at four budgets, which have small effects on the loss."""
+    """Return synthetic sweeps of dense layers and attention share at four budgets; both have small effects on the
+    loss."""
     random, dense = rng(), frontier(HOFFMANN_2022)
     sweeps = {"num_dense_layers": (0, 1, 2, 3), "attention_share": (0.2, 0.28, 0.35, 0.42, 0.5)}
 
@@ -84,14 +86,15 @@ def _swept(
 
 
 def balances() -> pd.DataFrame:
-    """Return the granularity sweep with two balance weights; the loss of the weak one rises with granularity."""
+    """Return the granularity sweep with two balance weights; with the weak weight, the loss also rises with
+    granularity."""
     usual = architectures().query("sweep == 'granularity'").assign(balance_weight=1.0)
     weak = usual.assign(balance_weight=0.1, loss=usual["loss"] + 0.006 * np.log2(usual["granularity"]) ** 1.5)
     return pd.concat([weak, usual])
 
 
 def sizes_by_heads() -> pd.DataFrame:
-    """Return the loss by the number of attention heads, for three sizes."""
+    """Return synthetic losses by the number of attention heads, for three sizes."""
     random, rows = rng(), []
     for (total, middle), heads in product(((3e8, 8.0), (1e9, 12.0), (4e9, 16.0)), (2, 4, 8, 16, 32, 64)):
         loss = 2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(heads / middle) ** 2 + random.normal(0.0, 0.002)
@@ -106,11 +109,11 @@ def sizes_by_heads() -> pd.DataFrame:
     shows="loss by activation, granularity and sharing",
 )
 def all_three(inputs: FigureInputs) -> Figure:
-    """Draw Figure 3: loss against A, G and S, a curve per budget."""
+    """Draw Figure 3: loss against A, G and S, with a curve per budget."""
     panels = _those_of(lambda axis: [_isoflop(inputs.table, axis)], (RATIO, GRANULARITY, SHARED))
     return figure(
         "Loss at fixed compute against A, G and S",
-        "A curve per budget; stars are its least loss. Fewer active experts are better without an end, granularity and "
+        "Each curve is a budget; stars mark its lowest loss. Fewer active experts are always better; granularity and "
         "shared share have a best value." + inputs.whose,
         panels,
         columns=3,
@@ -151,7 +154,7 @@ def granularity(inputs: FigureInputs) -> Figure:
     shows="loss by granularity, weak balance loss",
 )
 def weak_balance(inputs: FigureInputs) -> Figure:
-    """Draw Figure 12: granularity with the usual and with a weak balance loss."""
+    """Draw Figure 12: loss against granularity with the usual and with a weak balance loss."""
     panels = [
         replace(_isoflop(own, GRANULARITY), title=f"balance loss × {weight:g}")
         for weight, own in inputs.table.groupby("balance_weight")
@@ -168,7 +171,7 @@ def weak_balance(inputs: FigureInputs) -> Figure:
 
 @TIAN.experiment("13", columns=("flops", "shared_share", "loss"), example=architectures, shows="loss by shared share")
 def shared(inputs: FigureInputs) -> Figure:
-    """Draw Figure 13: loss against S, and against compute by S."""
+    """Draw Figure 13: loss against S by budget, and against compute by S."""
     panels = [
         _isoflop(inputs.table, SHARED),
         _by_compute(inputs.table, SHARED, lambda s: f"S = {100 * s:.3g} %", digits=5),
@@ -190,7 +193,7 @@ def shared(inputs: FigureInputs) -> Figure:
     shows="loss by dense layers and attention's share",
 )
 def layers_and_attention(inputs: FigureInputs) -> Figure:
-    """Draw Figure 14: loss against dense layers and attention's share, by compute, and their leverage."""
+    """Draw Figure 14: loss against dense layers and attention share, loss against compute, and leverage."""
     labels = {DENSE_LAYERS: "{:g} dense layers", ATTENTION: "attention {:.0%}"}
     panels = _those_of(
         lambda axis: [
@@ -202,8 +205,8 @@ def layers_and_attention(inputs: FigureInputs) -> Figure:
     )
     return figure(
         "Loss against dense layers and attention's share of the compute",
-        "Neither changes the loss much; stars are the least loss of a budget. Leverage is over the runs without dense "
-        "layers, and over those whose share of attention is nearest to 35 %, where a value was trained at "
+        "Neither changes the loss much; stars mark the lowest loss of a budget. Leverage is relative to the runs "
+        "without dense layers, or with the attention share nearest to 35 %, for values trained at "
         f"{LEAST_BUDGETS} budgets." + inputs.whose,
         panels,
         columns=3 if any(panel.y is LEVERAGE for panel in panels) else 2,
@@ -212,15 +215,16 @@ def layers_and_attention(inputs: FigureInputs) -> Figure:
 
 
 USUAL = {DENSE_LAYERS: 0.0, ATTENTION: 0.35}
-"""Baseline values of leverage.
+"""Baselines of leverage.
 
-Appendix F.4 has no dense layers as baseline. The baseline of attention is inferred: the middle of the recommended range
+Appendix F.4 uses no dense layers as baseline. The attention baseline is inferred: the middle of the recommended range
 of 30 % to 40 %.
 """
 
 
 def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> list[Panel]:
-    """Return the leverage of every value over the baseline, by loss-compute curves (Figures 14b and 14d)."""
+    """Return a panel of each value's leverage relative to the baseline, by loss-compute curves (Figures 14b and
+    14d)."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(2)})
     lines = curves_of(table, axis.column, "flops", "loss", label)
@@ -244,21 +248,21 @@ def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> 
     "16", columns=("params_total", "num_heads", "loss"), example=sizes_by_heads, shows="loss by attention heads"
 )
 def heads(inputs: FigureInputs) -> Figure:
-    """Draw Figure 16: loss against attention heads, a curve per size, with stars for near-optimal runs."""
-    # Key-value heads are as wide as heads, so sizes differ slightly with their number.
+    """Draw Figure 16: loss against attention heads, with a curve per size and stars for near-optimal runs."""
+    # The number of key-value heads changes sizes slightly.
     number, sizes = budgets(column(inputs.table, "params_total"))
     table, series = inputs.table.assign(params_total=sizes[number]), []
     several = table.groupby("params_total")[HEADS.column].nunique() > 1
     sizes = [total for total in sizes.tolist() if several[total]]
     if not sizes:
-        raise UserError("No two runs of the table are of one size and differ in num_heads.")
+        raise UserError("The table has no two runs with equal size and different num_heads.")
     for total, colour in coloured(sizes):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
         x, y = column(own, HEADS.column), column(own, "loss")
         near = y <= y.min() * (1 + NEAR["heads"])
         series.append(Series(label=f"N = {size(total, 3)}", x=x, y=y, mark="joined", colour=colour))
         series.append(
-            Series(label=f"within {NEAR['heads']:.1%} of the least", x=x[near], y=y[near], mark="stars", colour=RED)
+            Series(label=f"within {NEAR['heads']:.1%} of the lowest", x=x[near], y=y[near], mark="stars", colour=RED)
         )
     return figure(
         "Loss against attention heads",
@@ -274,10 +278,10 @@ HELD = (RATIO.column, GRANULARITY.column, SHARED.column, DENSE_LAYERS.column, AT
 
 
 def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
-    """Return the runs of the sweep over one variable, with their budgets as FLOPs.
+    """Return the runs of the sweep over one variable, with ``flops`` replaced by their budgets.
 
-    A column ``sweep`` names them. Without it they are the runs that agree in all else (within 10 %) and have the most
-    values of the variable.
+    The column ``sweep`` marks the runs of a sweep. Without it, take the runs that agree in all other variables (within
+    10 %) and have the most values of this variable.
 
     Raises:
       UserError: no such runs have two values of the variable.
@@ -291,7 +295,7 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
     if not len(table):
         raise UserError(f"No run of the table has {axis.column}.")
     held = {name: column(table, name) for name in HELD if name != axis.column and name in table}
-    # Attention's share and the number of dense layers affect each other.
+    # The attention share and the number of dense layers affect each other.
     if axis in (ATTENTION, DENSE_LAYERS):
         held.pop(ATTENTION.column, None)
     if axis is ATTENTION:
@@ -305,15 +309,15 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
     several = {group: table[alike == group] for group in np.unique(alike).tolist()}
     best = max(several.values(), key=lambda own: (own[axis.column].nunique(), len(own)))
     if best[axis.column].nunique() < 2:
-        raise UserError(f"No two runs of the table differ in {axis.column} and are alike in the rest of the structure.")
+        raise UserError(f"The table has no two runs that differ only in {axis.column}.")
     return best
 
 
 def _those_of(panels_of: Callable[[Axis], list[Panel]], axes: Iterable[Axis]) -> list[Panel]:
-    """Return the panels of every axis that the table has a sweep over.
+    """Return the panels of all axes for which the table has a sweep.
 
     Raises:
-      UserError: there is none.
+      UserError: the table has no sweep.
     """
     panels, missing = [], ""
     for axis in axes:
@@ -327,7 +331,7 @@ def _those_of(panels_of: Callable[[Axis], list[Panel]], axes: Iterable[Axis]) ->
 
 
 def _isoflop(table: DataFrame, axis: Axis) -> Panel:
-    """Return the loss against a variable, a curve per budget with a star at its lowest loss."""
+    """Return a panel of loss against a variable: a curve per budget, with a star at its lowest loss."""
     series = []
     for curve in curves_of(_sweep(table, axis), "flops", axis.column, "loss", lambda flops: f"C = {short(flops)}"):
         x, y = np.asarray(curve.x), np.asarray(curve.y)
@@ -338,7 +342,7 @@ def _isoflop(table: DataFrame, axis: Axis) -> Panel:
 
 
 def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], digits: int = 2) -> Panel:
-    """Return the loss against compute, a curve per value; values that are equal when rounded are merged."""
+    """Return a panel of loss against compute, with a curve per rounded value of the variable."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(digits)})
     return Panel(x=FLOPS, y=LOSS, series=curves_of(table, axis.column, "flops", "loss", label))
@@ -350,7 +354,7 @@ def _with_leverage(inputs: FigureInputs, axis: Axis, lines: list[Series], held: 
     if inputs.has(axis.column, "flops", "loss"):
         panels.insert(0, _isoflop(inputs.table, axis))
         said = (
-            f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with "
+            f"Left: loss at fixed compute, stars at the lowest. Right: leverage by {inputs.name}, which grows with "
             "compute."
         )
     return figure(f"Loss and leverage against {axis.words}", said + more, panels, columns=2, height=2.8)

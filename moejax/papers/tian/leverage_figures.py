@@ -1,4 +1,5 @@
-"""Draw Tian et al. (2025), Figures 1, 4, 5 and 17: efficiency leverage, the compute that a mixture saves."""
+"""Draw Tian et al. (2025), Figures 1, 4, 5 and 17: efficiency leverage, the factor of compute that an MoE model
+saves."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ READS = ("role", "measured_efficiency_leverage", "predicted_efficiency_leverage"
 
 
 def leverages() -> pd.DataFrame:
-    """Return noisy leverages of 120 mixtures by their law; those of 6 and more are the validation."""
+    """Return synthetic leverages of 120 MoE models by the law, with noise; leverages of at least 6 are for
+    validation."""
     random = rng()
     ratio, granularity = np.exp(random.uniform(np.log(0.008), 0, 120)), random.uniform(2, 16, 120)
     exact = leverage(LAW, ratio, granularity, np.exp(random.uniform(np.log(3e18), np.log(3e20), 120)))
@@ -44,7 +46,7 @@ def leverages() -> pd.DataFrame:
 
 
 def loss_curves() -> pd.DataFrame:
-    """Return loss-compute curves of a dense group (the frontier of a law) and of mixtures of constant leverage."""
+    """Return synthetic loss-compute curves: a dense curve (a law's frontier) and MoE curves with constant leverage."""
     dense = coefficients(frontier(HOFFMANN_2022))
     rows = []
     for activation, gain in (("dense", 1.0), (3 / 17, 2.0), (3 / 65, 4.0)):
@@ -63,10 +65,10 @@ def loss_curves() -> pd.DataFrame:
     shows="what efficiency leverage is",
 )
 def definition(inputs: FigureInputs) -> Figure:
-    """Draw Figure 1a: the ratio of the dense model's compute to the mixture's at equal loss.
+    """Draw Figure 1a: the dense model's compute divided by the MoE model's at equal loss.
 
     Raises:
-      UserError: the table has no dense curve, or no mixture whose loss it reaches.
+      UserError: the table has no dense curve, or the dense curve reaches no MoE model's loss.
     """
     table = inputs.table.assign(activation=inputs.table["activation"].astype(str))
     fitted = {
@@ -84,25 +86,25 @@ def definition(inputs: FigureInputs) -> Figure:
     }
     gains = {key: gain for key, gain in gains.items() if 0 < gain < np.inf}
     if dense is None or not gains:
-        raise UserError("The table has no dense curve, or no mixture whose loss the dense curve reaches.")
+        raise UserError("The table has no dense curve, or the dense curve does not reach the loss of any MoE model.")
     best = max(gains, key=lambda key: gains[key])
     gain, (row, curve) = gains[best], fitted[best]
     least, most = float(row["least_flops"]), float(row["most_flops"])
     own, needed = np.geomspace(least, most, 41), most * gain
     longer = np.geomspace(least, max(needed, most) * 1.5, 61)
     target = float(evaluate(curve, flops=most))
-    name = f"mixture, A = {100 * float(row['activation']):.3g} %, G = {float(row['granularity']):g}"
+    name = f"MoE, A =  {100 * float(row['activation']):.3g} %, G = {float(row['granularity']):g}"
     series = [
         Series(label="dense", x=longer, y=evaluate(dense, flops=longer), colour=MUTED),
         Series(label=name, x=own, y=evaluate(curve, flops=own), colour=BLUE),
         Series(label="equal loss", x=[most, needed], y=[target, target], mark="dashed", colour=ORANGE),
-        Series(label="C of the mixture, and of the dense model", x=[most, needed], y=[target] * 2, mark="stars"),
+        Series(label="C of the MoE and the dense model", x=[most, needed], y=[target] * 2, mark="stars"),
     ]
     panel = Panel(x=FLOPS, y=LOSS, series=series, note=f"EL = {gain:.2f}\nat C = {short(most)}")
     return figure(
         "What efficiency leverage is",
-        "The dense model needs the compute of the right star for the loss that the mixture reaches at the left one; "
-        "their ratio is EL (Algorithm 1). Drawn of the mixture with most leverage." + inputs.whose,
+        "The dense model needs the compute at the right star to reach the loss of the MoE model at the left star; the "
+        "ratio of these FLOPs is EL (Algorithm 1). The figure shows the MoE model with the highest leverage." + inputs.whose,
         [panel],
         columns=1,
         height=3.2,
@@ -111,12 +113,12 @@ def definition(inputs: FigureInputs) -> Figure:
 
 @TIAN.experiment("1b", law="leverage", shows="landscape of efficiency leverage")
 def landscape(inputs: FigureInputs) -> Figure:
-    """Draw Figure 1b: EL over A and G at 1e22 FLOPs."""
+    """Draw Figure 1b: EL by A and G at 1e22 FLOPs."""
     mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
     return figure(
         "Efficiency leverage at 1e22 FLOPs",
-        f"How many times a mixture's compute the dense model of equal loss needs, by {inputs.name}. The budget is "
-        "33 times the largest that was fitted.",
+        f"Compute of a dense model divided by the compute of an MoE model with equal loss, by {inputs.name}. The "
+        "budget is 33 times the largest fitted budget.",
         [field(inputs.law, 1e22, [mini])],
         columns=1,
         height=3.8,
@@ -131,7 +133,7 @@ def landscape(inputs: FigureInputs) -> Figure:
     shows="leverage by activation ratio, granularity and compute",
 )
 def one_by_one(inputs: FigureInputs) -> Figure:
-    """Draw Figure 4: EL against A at G = 2, against G at A = 3.1 % (or the ratio of a table), and against C."""
+    """Draw Figure 4: EL against A at G = 2, against G at A = 3.1 % (or the table's ratio), and against C."""
     held = PRINTED_RATIO
     if inputs.table is not None:
         held = float(_measured(inputs.table, GRANULARITY)[RATIO.column].iloc[0])
@@ -158,7 +160,7 @@ def one_by_one(inputs: FigureInputs) -> Figure:
     return figure(
         "Efficiency leverage against A, G and C",
         f"By {inputs.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
-        f"Dashed budgets lie beyond the 3e20 that the paper fitted. {OF_ROUTED}" + inputs.whose,
+        f"Dashed budgets are above 3e20 FLOPs, the largest budget that the paper fitted. {OF_ROUTED}" + inputs.whose,
         panels,
         columns=3,
         height=2.7,
@@ -172,7 +174,8 @@ ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
 
 
 def _measured(table: DataFrame, axis: Axis) -> DataFrame:
-    """Return leverages at G = 2; over G, those of the activation ratio with the most granularities."""
+    """Return the leverages at G = 2, or for the axis G, the leverages of the activation ratio with the most
+    granularities."""
     if axis is not GRANULARITY:
         return table[(table[GRANULARITY.column] / 2 - 1).abs() < 0.1]
     ratios = table.groupby(RATIO.column)[GRANULARITY.column].nunique()
@@ -181,11 +184,11 @@ def _measured(table: DataFrame, axis: Axis) -> DataFrame:
 
 @TIAN.experiment("5", columns=READS, from_runs=ALGORITHM_1, example=leverages, shows="predicted and measured leverage")
 def validation(inputs: FigureInputs) -> Figure:
-    """Draw Figure 5: predicted against measured EL, with the larger ones held out."""
+    """Draw Figure 5: predicted against measured EL; large EL are held out."""
     panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
     return figure(
         "Leverage, predicted against measured",
-        "A point on the line is predicted exactly; the paper fits EL below 6 and validates on the rest." + inputs.whose,
+        "Points on the line are predicted exactly; the paper fits EL below 6 and validates on larger EL." + inputs.whose,
         [panel],
         columns=1,
         height=3.8,
@@ -194,7 +197,7 @@ def validation(inputs: FigureInputs) -> Figure:
 
 @TIAN.experiment("17", columns=READS, from_runs=ALGORITHM_1, example=leverages, shows="residuals of the leverage law")
 def residuals(inputs: FigureInputs) -> Figure:
-    """Draw Figure 17: residuals of the joint law, over the prediction and as a histogram."""
+    """Draw Figure 17: residuals of the joint law against the prediction and as a histogram."""
     table = inputs.table
     gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
     counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))
@@ -204,7 +207,7 @@ def residuals(inputs: FigureInputs) -> Figure:
     spread = max(float(gap.std()), 1e-12)
     bell = len(gap) * (edges[1] - edges[0]) * np.exp(-((normal - gap.mean()) ** 2) / (2 * spread**2))
     bell = Series(
-        label="normal of the same mean and spread",
+        label="normal with equal mean and deviation",
         x=normal,
         y=bell / (spread * np.sqrt(2 * np.pi)),
         mark="dashed",
@@ -217,7 +220,7 @@ def residuals(inputs: FigureInputs) -> Figure:
     ]
     return figure(
         "Residuals of the leverage law",
-        "Residuals should be centred on 0 whatever is predicted, and look like a bell." + inputs.whose,
+        "Residuals should be centred on 0 at every prediction, and normally distributed." + inputs.whose,
         panels,
         columns=2,
         height=2.9,

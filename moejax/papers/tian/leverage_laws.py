@@ -1,4 +1,4 @@
-"""Fit the leverage laws of Tian et al. (2025): Eqs. 1 to 3 in one factor each, and the joint law (Eq. 4)."""
+"""Fit the leverage laws of Tian et al. (2025): Eqs. 1 to 3, each in one factor, and the joint law (Eq. 4)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ TRAINED_BELOW = 6.0
 NO_START, NO_MAXIMUM = 1e-12, 1e12
 """Bounds at which the saturating transform of an activation ratio has no effect."""
 LEAST_VALUES = 3
-"""Minimum number of values of a factor that Eq. 4 needs to determine its effect."""
+"""Minimum number of values of a factor for Eq. 4 to determine its effect."""
 NO_GRANULARITY = {"granularity_square": 0.0, "granularity_slope": 0.0}
-"""Fixed coefficients of Eq. 4 without its terms of G."""
+"""Coefficients fixed at 0 to remove the G terms from Eq. 4."""
 SATURATING_COEFFICIENTS = 4
 LOGS: Mapping[str, tuple[Callable[[np.ndarray], np.ndarray], Mapping[str, int]]] = {
     "G": (np.log2, {"log-polynomial (Eq. 2)": 2, "power law": 1}),
     "C": (np.log10, {"power law (Eq. 3)": 1}),
 }
-"""Logarithm of a factor, and the degrees of its polynomials by form."""
+"""Logarithm of each factor, and degrees of its polynomial forms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class JointLaw:
 
     fit: FitResult
     held_out: Metrics | None
-    """Errors on the leverages that were not fitted; None if there are none."""
+    """Errors on the held-out leverages; None if there are none."""
     residuals: Residuals
 
     @property
@@ -80,7 +80,7 @@ class JointLaw:
 
     @property
     def best_granularity(self) -> float | None:
-        """Granularity of greatest leverage; None if there is no maximum (gamma of 0 or less)."""
+        """Granularity with the greatest leverage; None if there is no maximum (gamma at most 0)."""
         if self.law.granularity_square <= 0:
             return None
         # The optimum depends on neither activation ratio nor compute.
@@ -91,7 +91,7 @@ class JointLaw:
         fit, tested, left = self.fit, self.held_out, self.residuals
         notes = [
             f"R² {fit.metrics.r_squared:.4f}, RMSE {fit.metrics.rmse:.4f}",
-            f"held out ({tested.runs} at or above): RMSE {tested.rmse:.4f}"
+            f"held out ({tested.runs} leverages of at least {TRAINED_BELOW:g}): RMSE {tested.rmse:.4f}"
             if tested
             else f"no leverage of {TRAINED_BELOW:g} or more to test on",
             f"residuals: mean {left.mean:.4f}, SD {left.deviation:.4f}, Shapiro-Wilk p {left.normal:.3g}",
@@ -99,7 +99,7 @@ class JointLaw:
         if self.best_granularity is not None:
             notes.append(f"best granularity at every A and C: G* = {self.best_granularity:.3g}")
         if fit.fixed:
-            notes.append(f"fewer than {LEAST_VALUES} granularities: {', '.join(fit.fixed)} are held at 0")
+            notes.append(f"fewer than {LEAST_VALUES} granularities: {', '.join(fit.fixed)} are fixed at 0")
         title = f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"
         columns = (Column("coefficient"), Column("value", ".6g"))
         return Table(title, columns, [*fit.coefficients.items()], notes, key="joint")
@@ -109,8 +109,8 @@ def architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     """Return activation ratio and granularity of every run, rounded so that equal architectures have equal values."""
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
         raise UserError(
-            f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}; name "
-            f"their columns with --map OURS=THEIRS, or add them."
+            f"The recipe reads {', '.join(INPUTS)}, but the runs have no {', '.join(missing)}. Name these columns with "
+            f"--map OURS=THEIRS, or add them."
         )
     with float64():
         ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
@@ -118,9 +118,9 @@ def architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joint_law(points: Runs, starts: Starts) -> JointLaw:
-    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``; return it with its errors on the others, and all residuals.
+    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``; return it with all residuals and its errors on larger leverages.
 
-    ``points.loss`` holds the leverages.
+    ``points.loss`` contains the leverages.
 
     Raises:
       UserError: there are too few leverages or activation ratios.
@@ -129,15 +129,15 @@ def joint_law(points: Runs, starts: Starts) -> JointLaw:
     ratio, granularity = architecture(points.where(small)) if small.any() else (np.zeros(0), np.zeros(0))
     if (several := len(np.unique(ratio))) < LEAST_VALUES:
         raise UserError(
-            f"Its leverages below {TRAINED_BELOW:g} have {several} activation ratios; {LEAST_VALUES} are needed: train "
-            f"mixtures of further ratios at the small budgets."
+            f"The leverages below {TRAINED_BELOW:g} have {several} activation ratios, but {LEAST_VALUES} are needed; train "
+            f"MoE models with other ratios at the small budgets."
         )
     fixed = NO_GRANULARITY if len(np.unique(granularity)) < LEAST_VALUES else {}
     free = len(dataclasses.fields(Leverage)) - len(fixed)
     if small.sum() < free:
         raise UserError(
-            f"There are {small.sum()} leverages below {TRAINED_BELOW:g}, and it has {free} coefficients to set; train "
-            f"more mixtures at the small budgets."
+            f"There are {small.sum()} leverages below {TRAINED_BELOW:g}, but Eq. 4 has {free} free coefficients; train "
+            f"more MoE models at the small budgets."
         )
     fit = fit_law(Leverage, points.only(small), starts=starts, fixed=fixed)
     left = points.loss - predict(fit.law, points, fit.output)
@@ -153,7 +153,7 @@ def joint_law(points: Runs, starts: Starts) -> JointLaw:
 
 
 def functional_forms(points: Runs, starts: Starts) -> tuple[FunctionalForm, ...]:
-    """Fit Eqs. 1 to 3 at each pair of fixed other factors, with the alternatives of Tables 16 and 17."""
+    """Fit Eqs. 1 to 3, with the alternatives of Tables 16 and 17, at each combination of the two other factors."""
     ratio, granularity = architecture(points)
     factors = {"A": ratio, "G": granularity, "C": np.asarray(points.design.flops)}
     forms = []
@@ -185,7 +185,7 @@ _Fit = tuple[str, dict[str, float], Float[np.ndarray, " points"]]
 
 
 def _in_ratio(points: Runs, starts: Starts) -> Iterator[_Fit]:
-    """Fit Eq. 1 and the plain power law: both are Eq. 4 with the other factors' coefficients at 0."""
+    """Fit Eq. 1 and a plain power law, both as Eq. 4 with the other factors' coefficients at 0."""
     none = {"flops_slope": 0.0, "granularity_square": 0.0, "granularity_slope": 0.0}
     plain = none | {"ratio_start": NO_START, "ratio_maximum": NO_MAXIMUM}
     kept = points.weight > 0
@@ -207,10 +207,11 @@ def _in_logs(factor: str, values: Float[np.ndarray, " points"], logs: Float[np.n
 
 
 def _saturating(granularity: np.ndarray, logs: np.ndarray) -> _Fit:
-    """Fit Table 17's third form, EL = exp(constant)·Ĝ^exponent with Ĝ saturated as A in Eq. 1.
+    """Fit Table 17's third form, EL = exp(constant)·Ĝ^exponent, where Ĝ is saturated like A in Eq. 1.
 
-    The paper does not print it. Inferred: a constant as in Eq. 2, since EL is not 1 at G = 1, and a lower bound of 0,
-    as for A. At given bounds log EL is linear in the other two coefficients, so that only the bounds are searched.
+    The paper does not print this form. It is inferred to have a constant as in Eq. 2, because EL is not 1 at G = 1, and
+    the lower bound 0, as for A. At fixed bounds of Ĝ, log EL is linear in the other two coefficients, so only the
+    bounds are searched.
     """
 
     def linear(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEAR_OPTIMAL = 0.0025
-"""Appendix E.1: a run is near-optimal if its loss is within 0.25 % of the lowest at its budget."""
+"""Maximum relative excess over the lowest loss at a budget for a near-optimal run (Appendix E.1)."""
 LEAST_TRIED = 3
-"""Minimum number of pairs of learning rate and batch size for which a budget has an optimum."""
+"""Minimum number of (learning rate, batch size) pairs for a budget to determine an optimum."""
 LEAST_SPLITS = 3
-"""Minimum number of token counts, more than 10 % apart, for which a budget has an optimum."""
+"""Minimum number of token counts, more than 10 % apart, for a budget to determine an optimum."""
 LEAST_LEVELS = 3
-"""Minimum number of budgets: a line through fewer has no interval."""
+"""Minimum number of budgets; a line through fewer points has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,8 @@ class PowerLaws:
     runs: int
     budgets: int
     exponents: dict[str, tuple[float, float]]
-    """90 % confidence interval of each exponent by Student's t; NaN if all runs have one value, as on a coarse grid."""
+    """90 % confidence interval of each exponent by Student's t; NaN if all runs have the same value, as on a coarse
+    grid."""
     optima: int
     """Number of groups and budgets with a best run."""
     at_an_end: int
@@ -60,7 +61,7 @@ class PowerLaws:
         rows = [[name, float(value), ends.get(name)] for name, value in coefficients(self.law).items()]
         columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval"))
         ends_said = (
-            [f"{self.at_an_end} of {self.optima} optima lie at an end of what was trained"] if self.at_an_end else []
+            [f"{self.at_an_end} of {self.optima} optima are at the edge of the trained range"] if self.at_an_end else []
         )
         return Table(
             f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said, key="power-law"
@@ -83,7 +84,7 @@ class PowerLaws:
 
 
 def points_of(laws: Sequence[PowerLaws]) -> pd.DataFrame:
-    """Return the fitted runs of all laws, by part, with the values of the laws (``fitted_…``)."""
+    """Return a table of all laws' fitted runs by part, with the laws' values (``fitted_…``)."""
     import pandas as pd
 
     tables = []
@@ -104,10 +105,10 @@ def hyperparameter_law(
     batch_tokens: Float[np.ndarray, " runs"] | None,
     family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
-    """Fit Eq. 5 to the near-optimal runs of every part; return none without learning rates and batch sizes.
+    """Fit Eq. 5 to each part's near-optimal runs; return no laws without learning rates and batch sizes.
 
-    A near-optimal run is near the lowest loss of its group and budget. Without ``family`` all runs are one group.
-    Budgets with fewer than ``LEAST_TRIED`` pairs do not determine an optimum and are not used.
+    A run is near-optimal if its loss is near the lowest loss of its group and budget. Without ``family``, all runs are
+    one group. Budgets with fewer than ``LEAST_TRIED`` pairs do not determine an optimum and are not used.
     """
     if learning_rate is None or batch_tokens is None:
         return ()
@@ -139,7 +140,7 @@ def allocation_law(
     parts: Mapping[str, Bool[np.ndarray, " runs"]],
     family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
-    """Fit Eq. 6 and Table 5 to every part: M = C/D and D at the lowest loss of each group and budget.
+    """Fit Eq. 6 and Table 5 for each part: M = C/D and D at the lowest loss of each group and budget.
 
     Without ``family`` all runs are one group. Only budgets with at least ``LEAST_SPLITS`` token counts are used.
     """
@@ -171,7 +172,7 @@ def allocation_law(
 def _cells(
     mask: Bool[np.ndarray, " runs"], budget: Int[np.ndarray, " runs"], family: Int[np.ndarray, " runs"] | None
 ) -> Iterator[Bool[np.ndarray, " runs"]]:
-    """Yield a mask of the runs of each budget of each group; without ``family`` all runs are one group."""
+    """Yield a mask for the runs of each group at each budget; without ``family``, all runs are one group."""
     family = np.zeros_like(budget) if family is None else family
     for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
         yield mask & (budget == number) & (family == own)
@@ -186,11 +187,11 @@ def _laws(
     at_an_end: Sequence[bool],
     budget: Int[np.ndarray, " runs"] | None = None,
 ) -> list[PowerLaws]:
-    """Return the law with a power of compute through every output; none below ``LEAST_LEVELS`` budgets.
+    """Fit a power of compute to every output; return no law for fewer than ``LEAST_LEVELS`` budgets.
 
     Args:
       outputs: column of every output, by the first word of its two coefficients.
-      budget: budget of every point; default: points of equal FLOPs share one.
+      budget: budget of every point; by default, points with equal FLOPs share a budget.
     """
     levels = len(np.unique(points["flops"] if budget is None else budget))
     if levels < LEAST_LEVELS:

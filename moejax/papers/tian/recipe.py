@@ -1,4 +1,4 @@
-"""Run the procedure of Tian et al. (2025): efficiency leverage from loss-compute curves, and the laws fitted to it."""
+"""Run the procedure of Tian et al. (2025): compute leverage from loss-compute curves, and fit laws to it."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ class MeasuredLeverage:
     families: tuple[Family, ...]
     left_out: tuple[str, ...]
     points: Runs
-    """Leverage of every group at every budget it was trained at; ``loss`` holds the leverage."""
+    """Leverage of every group at every trained budget; ``loss`` contains the leverage."""
     intervals: Float[np.ndarray, "points 2"]
-    """Both bounds of every leverage's interval."""
+    """Lower and upper bound of every leverage's interval."""
     level: float
     undefined: int
-    """Number of points without a leverage, whose loss is below the asymptote of the dense curve."""
+    """Number of points without a leverage, because their loss is below the dense curve's asymptote."""
     forms: tuple[FunctionalForm, ...]
     joint: JointLaw | None
     without_joint: str
-    """Reason why Eq. 4 is not fitted, as a sentence; empty if it is."""
+    """Reason why Eq. 4 is not fitted, as a sentence; empty if it is fitted."""
 
     def frame(self) -> pd.DataFrame:
-        """Return a row per leverage with the prediction of Eq. 4; ``role`` marks the points it was fitted to."""
+        """Return a table with a row per leverage and its prediction by Eq. 4; ``role`` marks fitted and held-out
+        points."""
         import pandas as pd
 
         ratio, granularity = architecture(self.points)
@@ -79,7 +80,7 @@ class MeasuredLeverage:
         return pd.DataFrame(table)
 
     def table(self) -> Table:
-        """Return the leverages, a row per group and a column per budget."""
+        """Return a table of leverages with a row per group and a column per budget."""
         (ratio, granularity), flops = architecture(self.points), self.points.design.flops
         spent = np.unique(flops).tolist()
         columns = (Column("A", percent(2)), Column("G", ".4g"), *(Column(f"C = {one:.2g}", ".3f") for one in spent))
@@ -88,13 +89,13 @@ class MeasuredLeverage:
         rows = [[*family, *(measured.get((*family, one)) for one in spent)] for family in families]
         reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
         notes = [
-            f"{len(flops)} leverages, {self.undefined} more undefined",
-            f"{in_percent(self.level)} intervals by the curves' noise: ±{100 * reach:.2g} % (median)",
+            f"{len(flops)} leverages are defined, {self.undefined} are undefined",
+            f"{in_percent(self.level)} intervals from the curves' noise: ±{100 * reach:.2g} % (median)",
         ]
         return Table("Efficiency leverage by Algorithm 1", columns, rows, notes, key="leverage")
 
     def curves(self) -> Table:
-        """Return the loss-compute curves, the dense one first."""
+        """Return a table of the loss-compute curves, starting with the dense curve."""
         columns = (
             Column("activation", ".4g", value=lambda one: "dense" if one is self.dense else one.activation_ratio),
             Column("granularity", ".4g", value=lambda one: None if one is self.dense else one.granularity),
@@ -110,7 +111,7 @@ class MeasuredLeverage:
         return Table.of(title, columns, (self.dense, *self.families), notes)
 
     def compared(self) -> Table:
-        """Return the R² of Eqs. 1 to 3 and of the forms of Tables 16 and 17."""
+        """Return a table of R² for Eqs. 1 to 3 and the forms of Tables 16 and 17."""
         r_squared: dict[tuple[str, str], list[float]] = {}
         for one in self.forms:
             r_squared.setdefault((one.factor, one.form), []).append(one.r_squared)
@@ -146,25 +147,25 @@ class TianRecipe:
 
     leverage: MeasuredLeverage | None
     without_leverage: str
-    """Reason why there is no leverage, as a sentence; empty if there is one."""
+    """Reason why there is no leverage, as a sentence; empty if there is leverage."""
     hyperparameters: tuple[PowerLaws, ...]
     allocation: tuple[PowerLaws, ...]
 
     @property
     def laws(self) -> dict[str, Any]:
-        """Fitted laws for figures by name: Eq. 4, and the hyperparameter law of mixtures."""
+        """Fitted laws for figures by name: Eq. 4, and the hyperparameter law of MoE models."""
         joint = self.leverage and self.leverage.joint
         laws: dict[str, Any] = {"leverage": joint.law} if joint else {}
         mixtures = [one.law for one in self.hyperparameters if one.part == "mixtures"]
         return laws | ({"hyperparameters": mixtures[0]} if mixtures else {})
 
     def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
-        """Return every fit by name, with the uncertainty that a file needs to answer without the runs.
+        """Return every fit by name, with its uncertainty, so that a saved fit gives intervals without the runs.
 
         ``leverage`` is Eq. 4; ``curve-dense`` and ``curve-A4.62-G2`` are loss-compute curves, with A in percent.
 
         Args:
-          dropped: rows of the table that were left out, with reasons.
+          dropped: messages about omitted table rows, with reasons.
         """
         if self.leverage is None:
             return {}
@@ -179,7 +180,7 @@ class TianRecipe:
         return fits
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return the tables that are not empty: leverages, curves, forms, coefficients, power laws and their runs."""
+        """Return the non-empty tables: leverages, curves, forms, coefficients, power laws and their runs."""
         import pandas as pd
 
         tables: dict[str, pd.DataFrame] = {}
@@ -203,7 +204,7 @@ class TianRecipe:
         return {name: table for name, table in tables.items() if len(table)}
 
     def summary(self) -> Result:
-        """Return curves, leverages, functional forms, the joint law, and the power laws."""
+        """Return tables of curves, leverages, functional forms, the joint law, and the power laws."""
         warnings: list[str] = []
         tables: list[Table] = []
         if self.leverage is None:
@@ -236,7 +237,7 @@ class TianRecipe:
 
 
 def in_model_scale(runs: Runs, table: DataFrame) -> tuple[Runs, str]:
-    """Return the runs with C = M·D by Appendix I, without logits, and a sentence about it.
+    """Return the runs with C = M·D by Appendix I, without logits, and a sentence about this convention.
 
     If the table does not store the architectures, return the runs unchanged and an empty sentence.
     """
@@ -244,8 +245,8 @@ def in_model_scale(runs: Runs, table: DataFrame) -> tuple[Runs, str]:
     if flops is None:
         return runs, ""
     note = (
-        "FLOPs are M·D of Tian et al. (2025), Appendix I, without logits, by the column architecture; "
-        "--map flops=flops keeps the table's own."
+        "FLOPs are M·D by Tian et al. (2025), Appendix I, without logits, computed from the column architecture; "
+        "--map flops=flops keeps the table's FLOPs."
     )
     return dataclasses.replace(runs, design=dataclasses.replace(runs.design, flops=flops)), note
 
@@ -260,18 +261,18 @@ def tian(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TianRecipe:
-    """Fit curves, leverages, univariate forms and the joint law; and power laws if their columns are given.
+    """Fit curves, leverages, univariate forms and the joint law, and power laws if the runs have their columns.
 
     A group of models shares activation ratio and granularity. Its curve is fitted to the lowest loss at each budget
-    (``runs.budgets``). The dense group has an activation ratio of 1. Laws that the runs do not determine are left out,
-    with the reason. Eq. 4 has no terms of G if fewer than three granularities were trained.
+    (``runs.budgets``). The dense group has an activation ratio of 1. Laws that the runs do not determine are omitted,
+    with the reason. Eq. 4 has no G terms if fewer than three granularities were trained.
 
     Args:
-      learning_rate: learning rate of every run; with ``batch_tokens``, gives the hyperparameter law (Eq. 5).
-      starts: starts of the laws of leverage; default: 2,048 points scaled by the data.
+      learning_rate: learning rate of every run, for the hyperparameter law (Eq. 5), which also needs ``batch_tokens``.
+      starts: initial guesses for the leverage laws; by default 2,048 points scaled by the data.
 
     Raises:
-      UserError: a field is missing, or the runs determine no law of leverage, hyperparameters or allocation.
+      UserError: a field is missing, or the runs determine no leverage, hyperparameter or allocation law.
     """
     ratio, granularity = architecture(runs)
     budget, flops = budgets(runs.design.flops)
@@ -319,8 +320,8 @@ def size_table(runs: Runs) -> pd.DataFrame:
     laws = allocation_law(runs, budget, _parts(ratio), _families(ratio, granularity))
     if not laws:
         raise UserError(
-            f"Fewer than three budgets of these runs were split in {LEAST_SPLITS} ways into model scale and tokens; "
-            f"train at three budgets or more, each with {LEAST_SPLITS} sizes of model."
+            f"Fewer than three budgets of these runs have {LEAST_SPLITS} splits into model scale and tokens; train at "
+            f"three budgets or more, each with {LEAST_SPLITS} model sizes."
         )
     return points_of(laws)
 
@@ -343,7 +344,7 @@ def _families(ratio: np.ndarray, granularity: np.ndarray) -> np.ndarray:
 def _measured(
     runs: Runs, starts: Starts, *, level: float = 0.9, seed: int = 0, progress: Progress | None = None
 ) -> MeasuredLeverage:
-    """Return the leverages, and the laws fitted to them.
+    """Compute the leverages, and fit laws to them.
 
     Raises:
       UserError: the dense runs have too few budgets, or no leverage is defined.
@@ -355,7 +356,7 @@ def _measured(
     rows, leverage = measured.rows[defined], measured.value[defined]
     if not len(rows):
         raise UserError(
-            "No leverage is defined: every mixture's loss is below the asymptote of the dense curve; train dense "
+            "No leverage is defined: every MoE model's loss is below the asymptote of the dense curve. Train dense "
             "models at larger budgets."
         )
     points = dataclasses.replace(
@@ -384,12 +385,12 @@ def _measured(
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
-    """The procedure applied to a run table of moejax."""
+    """The procedure applied to a moejax run table."""
 
     recipe: TianRecipe
     read: ReadRuns
     runs: Runs
-    """All runs, with compute as the paper counts it."""
+    """All runs, with compute by the paper's convention."""
 
     @property
     def result(self) -> Result:
@@ -402,7 +403,7 @@ class Followed:
 
 
 def follow(table: Path, models: Sequence[str], seed: int) -> Followed:
-    """Apply the procedure to a run table of moejax, to all models if ``models`` is empty.
+    """Apply the procedure to the named models of a moejax run table, or to all models if ``models`` is empty.
 
     Raises:
       UserError: the runs do not meet the procedure's requirements.

@@ -49,7 +49,7 @@ COUNTS: dict[str, Callable[[Architecture], Number]] = {
     "the same with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
     "the same with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
 }
-"""Counts of training FLOPs per token at sequences of 4096, by their assumptions."""
+"""Functions that count training FLOPs per token at sequences of 4096 tokens, by their assumptions."""
 
 NOT_PUBLISHED = "the losses of the runs are not published"
 
@@ -79,7 +79,8 @@ def _constants() -> Records:
 
 
 def _in_bases(compute: Number, granularity: Number) -> Leverage:
-    """Return Eq. 4 with other bases of the logarithms of C and G: Table 6's slopes, per unit of those logarithms."""
+    """Return Eq. 4 with Table 6's slopes, interpreted per unit of logarithms to the bases ``compute`` and
+    ``granularity``."""
     decades, doublings = math.log(10.0) / math.log(compute), math.log(2.0) / math.log(granularity)
     return dataclasses.replace(
         LEVERAGE,
@@ -159,7 +160,7 @@ def _leverage() -> Records:
 
 
 def _that_round_to_table_6() -> list[Leverage]:
-    """Return Eq. 4 at the corners of the coefficients that round to those of Table 6; A_max has no effect."""
+    """Return Eq. 4 at the corners of the coefficient ranges that round to Table 6; A_max has no effect."""
     ends = {
         f.name: [float(text) + sign * last_digit(text, float(text)) / 2 for sign in (-1, 1)]
         for f in dataclasses.fields(LEVERAGE)
@@ -184,7 +185,8 @@ def _over_rounding() -> Records:
 
 
 def _activation_ratios() -> Records:
-    """Yield every printed activation ratio once, by Table 3's definition and by the two that the labels follow."""
+    """Yield every printed activation ratio, computed by Table 3's definition and by the two definitions of the
+    labels."""
     note = (
         "Table 3 has A = (E_a + E_s)/(E + E_s), by which the paper's ratios of 3.1 and 0.8 % are 4.6 and 1.2 %; the "
         "data of Table 6 are labelled E_a/E, those of Appendix E.1 (E_a + E_s)/E. Which A Eq. 4 was fitted in is not "

@@ -1,4 +1,4 @@
-"""Draw a synthetic run table for Tian et al. (2025): losses of its laws with noise, since its runs are not public."""
+"""Generate a synthetic run table for Tian et al. (2025), whose runs are not public: losses by its laws, with noise."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LAW = published("leverage").law
 
 
 def from_runs(table: Callable[[Runs], Any], *reads: str) -> FromRuns:
-    """Return how a figure's table is computed from a run table, with compute as the paper counts it."""
+    """Return the rule that computes a figure's table from a run table, with compute by the paper's convention."""
     return FromRuns(reads=(*INPUTS, *reads), table=lambda runs, *_: table(runs), count=in_model_scale)
 
 
 def tian_runs(noise: float = 0.0005) -> pd.DataFrame:
-    """Return a run table of Tian's Tables 8 and 9 and of sweeps as in Appendix E, named in ``experiment``.
+    """Return a run table for Tian's Tables 8 and 9 and for sweeps as in Appendix E, named in column ``experiment``.
 
-    A loss is that of a dense frontier (Hoffmann et al.) at EL·C times noise. It is higher the more learning rate and
-    batch differ from Eq. 5, or M from Table 5.
+    The loss is a dense frontier (Hoffmann et al.) at EL·C, times noise. It is higher if learning rate and batch size
+    differ from Eq. 5, or M from Table 5.
     """
     random, dense = rng(), frontier(HOFFMANN_2022)
     laws = {part: published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense")}

@@ -1,6 +1,6 @@
-"""Draw Tian et al. (2025), Figures 6 and 15: loss and benchmark scores over training, from a table of scores.
+"""Draw Tian et al. (2025), Figures 6 and 15: loss and benchmark scores during training, from a table of scores.
 
-A row is a model's score in a task after some tokens: columns ``model``, ``tokens``, ``task`` and ``score``, with
+A row is a model's score in a task after some tokens. Columns are ``model``, ``tokens``, ``task`` and ``score``,
 ``category`` for tasks outside Table 7, and optionally ``loss``.
 """
 
@@ -26,7 +26,7 @@ READS = ("model", "tokens", "task", "score")
 
 
 def scores() -> pd.DataFrame:
-    """Return losses and scores of two models over training; final scores are near those of Tian's Table 7."""
+    """Return synthetic losses and scores of two models during training; final scores are near Tian's Table 7."""
     random, rows = rng(), []
     tokens = np.linspace(1e11, 1e12, 10)
     for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
@@ -48,7 +48,7 @@ def over_training(inputs: FigureInputs) -> Figure:
         panels.insert(0, _panel(inputs.table, LOSS, "loss", ""))
     return figure(
         "Loss and benchmarks over training",
-        "The mean score is that of all tasks, whatever their category, as the paper's overall average is."
+        "The mean score averages all tasks, not categories, like the paper's overall average."
         + inputs.whose,
         panels,
         columns=2,
@@ -58,7 +58,7 @@ def over_training(inputs: FigureInputs) -> Figure:
 
 @TIAN.experiment("15", columns=READS, example=scores, shows="benchmarks over training, by category")
 def by_category(inputs: FigureInputs) -> Figure:
-    """Draw Figure 15: the mean score of all tasks and of every category."""
+    """Draw Figure 15: the mean score of all tasks and of each category."""
     table = inputs.table
     if "category" not in table:
         table = table.assign(category=[CATEGORIES.get(str(task), "other") for task in table["task"]])

@@ -1,4 +1,4 @@
-"""Check Tian et al. (2025): the experiments (Tables 8 to 12 and 15), and sums and means of Tables 2, 4 and 7."""
+"""Check Tian et al. (2025): the experiments (Tables 8 to 12 and 15), and the sums and means in Tables 2, 4 and 7."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ record = recorder("tian")
 
 
 class Group(NamedTuple):
-    """Models of one compute budget in Tables 8 to 12."""
+    """Models that share a compute budget in Tables 8 to 12."""
 
     layers: int
     width: int
@@ -28,7 +28,7 @@ class Group(NamedTuple):
     rate: str
     """Learning rate of Table 8."""
     batch: str
-    """Batch of Table 8 in sequences."""
+    """Batch size of Table 8, in sequences."""
     flops: float
     rate_12: str
     """Learning rate of Table 12."""
@@ -36,7 +36,8 @@ class Group(NamedTuple):
     """d_ffn of Table 11."""
 
     def model(self, width: int = 0, expert: int = 0) -> Architecture:
-        """Return a model of the group with 2 of 64 experts, with another d_model and d_expert if given."""
+        """Return the group's model with 2 of 64 experts; ``width`` and ``expert`` replace d_model and d_expert if not
+        0."""
         width = width or self.width
         return Architecture(
             vocab_size=126_464,
@@ -64,7 +65,7 @@ GROUPS = (
 BATCHES_12 = ("96", "160", "224", "320", "512", "768")
 """Batch sizes of Table 12, by group."""
 SEARCHED = {"eta": ("learning_rate", "<=-9"), "B in tokens": ("batch_tokens", ">=18")}
-"""Bounds, in log2 and towards small budgets, of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs."""
+"""Bounds, in log2, of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs, on the side of small budgets."""
 
 EXPERTS = (64, 128, 192, 256, 384, 512)
 """Routed experts of Table 9, in the order of ``TABLE_9``."""
@@ -72,16 +73,15 @@ EXPERTS = (64, 128, 192, 256, 384, 512)
 ROUTED_RATIOS = tuple(2 / experts for experts in (4, 8, 16, 32, 64, 128, 256))
 """Activation ratios as printed in Section 4.1, Appendix F.1 and Figures 1 and 4: E_a/E, from 50 % to 0.8 %."""
 PRINTED_RATIO = 2 / 64
-"""Activation ratio of 3.1 % in Figures 1 and 4: E_a/E. By Table 3, (E_a + E_s)/(E + E_s), the same models have 4.6 %.
-"""
+"""Activation ratio E_a/E of 3.1 % in Figures 1 and 4. By Table 3, (E_a + E_s)/(E + E_s), the same models have 4.6 %."""
 
 
 def in_percent(ratio: float) -> str:
-    """Return an activation ratio as in the labels of the figures."""
+    """Return an activation ratio in the form of the figures' labels."""
     return f"A = {100 * ratio:.2g} %"
 
 
-OF_ROUTED = "The ratios of the curves are of routed experts alone, E_a/E, as the paper's own labels."
+OF_ROUTED = "The curves' ratios count only routed experts, E_a/E, like the paper's labels."
 
 TABLE_12 = {
     8: [
@@ -93,7 +93,7 @@ TABLE_12 = {
     16: [[(896, 1378), (1024, 1024), (1088, 876), (1152, 742), (1184, 680)]],
     22: [[(1120, 1686), (1280, 1280), (1360, 1110), (1440, 956), (1520, 816)]],
 }
-"""Groups of equal M by layers, each a list of d_model and d_expert."""
+"""Groups of models with equal M, by number of layers; each model is (d_model, d_expert)."""
 
 TABLE_9 = {
     384: (384, 192, 128, 96, 64, 48),
@@ -105,7 +105,7 @@ TABLE_9 = {
 }
 """Values of d_expert for 64, 128, 192, 256, 384 and 512 experts, by d_model."""
 TABLE_10_SHARED = ("1", "1", "1", "2", "1", "1")
-"""Values of E_s for E_a = 11, by group."""
+"""Values of E_s at E_a = 11, by group."""
 TABLE_15 = {192: "384", 256: "192", 384: "128", 512: "96"}
 TABLE_4 = (46.0, 5.0, 4.0, 6.0, 25.0, 0.1, 1.9, 1.0, 4.0, 6.0, 1.0)
 
@@ -131,7 +131,7 @@ TABLE_7 = {
         (58.0, 29.8, 62.9, 36.8, 42.6, 2.9, 28.6, 33.5, 17.6),
     ),
 }
-"""Printed means of Dense-6.1B and MoE-mini, and their scores."""
+"""Printed means of Dense-6.1B and MoE-mini, then their scores, by category."""
 
 TASKS = {
     "General/Reasoning": (
@@ -197,7 +197,7 @@ def _hyperparameters() -> Records:
 
 
 def _largest_budget() -> Record:
-    """Return the largest IsoFLOP budget of Section 3 and Appendix F.1, compared with the largest of Tables 8 to 12."""
+    """Return the record of the largest IsoFLOP budget of Section 3 and Appendix F.1, compared with Tables 8 to 12."""
     return record(
         "Section 3 and Tables 8 to 12",
         "largest compute budget of the architecture experiments",
@@ -210,7 +210,7 @@ def _largest_budget() -> Record:
 
 
 def _largest_model() -> Record:
-    """Return the largest size in the abstract's findings, which is Table 8's last group with 256 experts."""
+    """Return the record of the largest model size in Section 1, which is Table 8's last group with 256 experts."""
     largest = GROUPS[-1].model().replace(num_experts=256)
     with_vocabulary = Reading(PARAMS["exact"].total(largest) / 1e9, "with the vocabulary")
     size = PARAMS["tian"].total(largest) / 1e9
@@ -224,7 +224,7 @@ def _overtraining() -> Records:
     for group in GROUPS:
         per_token, flops = FLOPS["tian"].per_token(group.model(), 4096), group.flops
         tokens = flops / per_token
-        # Solve M^opt of Table 5 for the budget at which this model is optimal.
+        # Solve Table 5's M^opt for the budget at which this model is optimal.
         own_budget = (per_token / law.model_scale) ** (1 / law.model_exponent)
         values = (
             tokens / (own_budget / per_token),
@@ -279,7 +279,7 @@ FORMS = {
         "tian"
     ].per_token(model, 4096),
 }
-"""Counts of M by the assumptions about Appendix I."""
+"""Functions that compute M, by their assumptions about Appendix I."""
 
 
 def _table_12() -> list[tuple[Group, list[Architecture]]]:
@@ -300,7 +300,7 @@ def _equal_compute() -> Records:
 
 
 def _attention_shares(model: Architecture) -> dict[str, float]:
-    """Return the percentage of attention in a model's FLOPs, by the assumptions about Eqs. 10 to 12."""
+    """Return attention's percentage of a model's FLOPs, by assumption about Eqs. 10 to 12."""
     f = flops_per_token(model, 4096)
     whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
     experts = f.routed_experts + f.shared_experts

@@ -1,7 +1,7 @@
-"""Draw Zhao et al. (2025), Figures 8, 10 and 13: the coefficients of the marginal laws against the fixed factors.
+"""Draw Zhao et al. (2025), Figures 8, 10 and 13: coefficients of the marginal laws against the fixed factors.
 
-Curves are the coefficients by the joint law, open circles the same at the settings of Table 6. Points are fits of a
-table's runs by group, as ``moejax fit --recipe zhao`` writes them to ``marginal_coefficients.csv``.
+Curves are coefficients by the joint law; open circles are the same at the settings of Table 6. Points are fits to
+groups of a table's runs, which ``moejax fit --recipe zhao`` writes to ``marginal_coefficients.csv``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEAR = 0.02
 
 @dataclass(frozen=True)
 class MarginalCurve:
-    """A marginal law: its equation, its derivation from the joint law, and the settings of Table 6 that vary it."""
+    """A marginal law: its equation, its derivation from the joint law, and its settings in Table 6."""
 
     equation: str
     of_law: Callable[[FiveFactor, Design], Law]
@@ -52,7 +52,7 @@ class MarginalCurve:
     settings: Sequence[Run]
 
     def value(self, law: FiveFactor, symbol: str, total: ArrayLike, tokens: ArrayLike) -> np.ndarray:
-        """Return a coefficient at sizes and tokens, with N_a a fifth of N (only Eq. 10 reads it)."""
+        """Return a coefficient at sizes and tokens. N_a is a fifth of N; only Eq. 10 depends on it."""
         total, tokens = np.broadcast_arrays(np.asarray(total, float), np.asarray(tokens, float))
         with float64():
             made = self.of_law(
@@ -81,9 +81,9 @@ def active(inputs: FigureInputs) -> Figure:
     return _figure(
         inputs,
         panels,
-        "What Eq. 5 leaves over N and D",
+        "Coefficients of Eq. 5 against N and D",
         "G = 20, S = 0.2. ι falls as a power of N and of D; h is inversely proportional to N and does not depend on D. "
-        "Inferred: fits here hold γ at the joint law's α, as the paper does from Eq. 7 on; five N_a do not set both.",
+        "Inferred: fits here fix γ at the joint law's α, as the paper does from Eq. 7 on; five N_a do not determine both.",
     )
 
 
@@ -114,9 +114,9 @@ def experts(inputs: FigureInputs) -> Figure:
     return _figure(
         inputs,
         panels,
-        "What G makes of Eq. 7",
-        "a, c and h are hooks in G with their least value at one G, and h has no constant of its own. Inferred: the "
-        "paper does not say what was held; fits here hold α, b, β and ε of the joint law.",
+        "Coefficients of Eq. 7 against G",
+        "a, c and h have the form e·G + f/G with a minimum at the same G, and h has no constant. The paper does not "
+        "state what was fixed; inferred: fits here fix α, b, β and ε at the joint law's values.",
     )
 
 
@@ -133,10 +133,10 @@ def shared(inputs: FigureInputs) -> Figure:
     return _figure(
         inputs,
         panels,
-        "What N and D make of Eq. 10",
-        "G = 10, N_a = N/5. m and n do not depend on D and keep their ratio, so that S* stays; ψ falls with N and D. "
-        "The paper says that m grows with N and N_a and that n falls; by its own Eq. 11 both shrink towards 0 along "
-        "N_a = N/5, and m grows with N_a alone, at equal N.",
+        "Coefficients of Eq. 10 against N and D",
+        "G = 10, N_a = N/5. m and n do not depend on D and keep their ratio, so S* is constant; ψ falls with N and D. "
+        "According to the paper, m grows with N and N_a, and n falls; by its own Eq. 11 both shrink towards 0 along "
+        "N_a = N/5, and m grows only with N_a at fixed N.",
     )
 
 
@@ -153,7 +153,7 @@ LETTERS = {"total": ("N", "params_total_nonembedding", N), "tokens": ("D", "toke
 
 
 def _over(inputs: FigureInputs, margin: MarginalCurve, symbol: str, y: Axis, vary: str, by: str) -> Panel:
-    """Return a panel of one coefficient over N or D, with a colour per value of the other."""
+    """Return a panel of one coefficient against N or D, with a colour per value of the other quantity."""
     letter, held, _ = LETTERS[by]
     structure = {"active_experts": margin.experts}
     structure |= {} if margin.shared is None else {"shared_share": margin.shared}
@@ -201,5 +201,5 @@ def _figure(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: 
     if own:
         said += " Filled: fits to a table's groups of runs."
     elif inputs.table is not None:
-        said += " No group of the table's runs sets these coefficients where the curves are."
+        said += " No group of the table's runs determines these coefficients at the curves' settings."
     return figure(title, said, panels, columns=3, height=2.7)

@@ -1,4 +1,4 @@
-"""Draw Zhao et al. (2025), Figure 17: the experts of a layer as G, S, N_a or N varies alone."""
+"""Draw Zhao et al. (2025), Figure 17: the experts of a layer when only G, S, N_a or N varies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def factors(inputs: FigureInputs) -> Figure:
         "G varies: experts are cut finer, S and widths stay": [
             (f"G = {g}", _model(33 * g // 5 - g // 5, g, g // 5, 5 * width // g)) for g in (5, 10, 20)
         ],
-        "S varies at G = 10: routed experts become shared ones": [
+        "S varies at G = 10: routed experts become shared": [
             (f"S = {shared / 10:g}", _model(66 - shared, 10, shared, width // 2)) for shared in (0, 2, 4)
         ],
         "N_a varies at G = 20, S = 0.2: experts widen u times and become fewer (Eq. 35)": [
@@ -53,13 +53,13 @@ def factors(inputs: FigureInputs) -> Figure:
         axes.grid(False)
         rows += [_row(title, name, model) for name, model in variants]
     drawing.supylabel("routed + shared experts", fontsize=8.5)
-    drawing.supxlabel("widths of the experts of a layer beside each other, hidden units", fontsize=8.5)
+    drawing.supxlabel("widths of a layer's experts side by side, hidden units", fontsize=8.5)
     drawing.legend(*every[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
     return Figure(
         "What varies with G, S, N_a and N",
-        "Experts of one layer of Table 1's 2.40B model. In the first three panels the whole width stays, and so N; "
-        "coloured widths add up to N_a, which only the third changes. The fourth adds experts that idle. Inferred: the "
-        "paper draws no numbers; these are of Tables 1 and 6 and Appendix H.",
+        "Experts of one layer of Table 1's 2.40B model. In the first three panels, the total width and therefore N are "
+        "constant; coloured widths add up to N_a, which only the third panel changes. The fourth panel adds idle "
+        "experts. Inferred: the paper's figure has no numbers; these are from Tables 1 and 6 and Appendix H.",
         drawing,
         rows,
     )
@@ -70,7 +70,7 @@ def _model(routed: int, active: int, shared: int, width: int) -> Architecture:
 
 
 def _bar(axes: Any, row: int, model: Architecture) -> float:
-    """Draw the experts of a model as blocks of a row, shared ones first; return their total width."""
+    """Draw a model's experts as blocks in a row, starting with shared experts, and return their total width."""
     counts = (model.num_shared_experts, model.top_k, model.num_experts - model.top_k)
     left = 0.0
     for count, colour in zip(counts, COLOURS.values(), strict=True):

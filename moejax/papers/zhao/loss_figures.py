@@ -1,7 +1,7 @@
-"""Draw Zhao et al. (2025), Figures 1 to 4, 11 and 14 to 16: the loss against one factor, and against the budget.
+"""Draw Zhao et al. (2025), Figures 1 to 4, 11 and 14 to 16: loss against one factor, and against the budget.
 
-The paper's losses are not public, but its 446 settings are (Table 6). Curves are from the law, and open circles are the
-law at the settings of Table 6. A run table adds its points.
+The paper's losses are not public, but its 446 settings are (Table 6). Curves and open circles show the law; the circles
+are at the settings of Table 6. A run table adds points.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Slice:
-    """A panel of settings of Table 6 that vary in one factor along a curve, and in another between curves."""
+    """A panel of Table 6's settings: one factor varies along a curve, another between curves."""
 
     title: str
     held: Mapping[str, float | tuple[float, ...]]
-    """Value of a fixed factor, or its possible values."""
+    """Fixed factors, each with its value or a tuple of possible values."""
     vary: str
     by: str
     most: float = np.inf
     """Upper limit of the varied factor."""
     loss: Axis = LOSS
     ends: tuple[float, float] | None = None
-    """Ends of the curves; default: the first and last setting."""
+    """Range of the curves; by default from the first to the last setting."""
 
     @property
     def runs(self) -> list[Run]:
