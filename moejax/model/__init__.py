@@ -1,1 +1,1 @@
-"""Define the Flax NNX transformer: thin modules that hold parameters, and the functions that use them."""
+"""Define the Flax NNX transformer: thin modules with parameters, and the functions that use them."""

@@ -56,7 +56,7 @@ class Attention(nnx.Module):
             self.key_norm = params.ones(stack | (kv_heads | head if a.qk_norm_all_heads else head))
 
     def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> KeyValue:
-        """Return the keys, rotated by their positions from ``start`` on, and the values."""
+        """Return keys and values; the first token's position is ``start``, and keys are rotated by their positions."""
         a = architecture
         key = project("btd,dgk->btgk", x, self.key[...], types=runtime.product_types)
         value = project("btd,dgv->btgv", x, self.value[...], types=runtime.product_types)
@@ -70,7 +70,7 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], kv: KeyValue, mask: AttentionMask, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Apply one layer, with its parameters already taken from the stack, to the keys and values ``kv``."""
+        """Apply one layer to the keys and values ``kv``; the module's parameters are already sliced from the stack."""
         a = architecture
         query = project("btd,dhk->bthk", x, self.query[...], types=runtime.product_types)
         query = checkpoint_name(query, ATTN_QKV)
@@ -92,7 +92,7 @@ def attention_output(
     architecture: Architecture,
     runtime: Runtime,
 ) -> Float[Array, "B T D"]:
-    """Compute attention and project the result with the layer's ``output``: the last step of every attention layer."""
+    """Compute attention and apply the layer's output projection, the last step of every attention layer."""
     a = architecture
     mixed = attention(
         query,

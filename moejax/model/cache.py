@@ -1,4 +1,4 @@
-"""Cache keys and values of earlier tokens, so that each further token costs the work of one token."""
+"""Cache keys and values of earlier tokens, so that decoding a token computes only one token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from moejax.pytree import pytree
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class KVCache:
-    """A key-value cache with a fixed number of tokens per row, filled from the left."""
+    """A key-value cache with a fixed capacity in tokens per row, filled from the left."""
 
     length: Any
     """Int32: number of tokens in the cache."""
@@ -34,7 +34,7 @@ class KVCache:
     def with_segments(self, segments: Int[Array, "batch length"] | None, shape: tuple[int, ...]) -> KVCache:
         """Return the cache with the document ids of the next tokens added."""
         if (segments is None) != (self.segments is None):
-            raise ValueError("Segments must be given for all tokens of a cache, or for none.")
+            raise ValueError("Segments must be given for all tokens of a cache, or for no token.")
         if segments is None:
             return self
         return replace(self, segments=jax.lax.dynamic_update_slice_in_dim(self.segments, segments, self.length, 1))
@@ -44,7 +44,7 @@ class KVCache:
         return AttentionMask(start=self.length, query_segments=segments, key_segments=self.segments)
 
     def after(self, tokens: int, dense: KeyValue | Latents | None, moe: KeyValue | Latents | None) -> KVCache:
-        """Return the cache after ``tokens`` more tokens."""
+        """Return the cache with ``tokens`` more tokens and the updated keys and values."""
         return replace(self, length=self.length + tokens, dense=dense, moe=moe)
 
 

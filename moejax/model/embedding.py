@@ -1,4 +1,4 @@
-"""Look up token embeddings in a table with one row per token, whose rows are sharded over the mesh."""
+"""Look up token embeddings in a table whose rows are sharded over the mesh."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from moejax.sharding import TOKEN_AXES, on_many_devices
 def look_up(table: Float[Array, "V D"], tokens: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T D"]:
     """Return table rows in the given type, and NaN rows for out-of-vocabulary ids.
 
-    Rows are read, and sent over a mesh, in ``dtype``. Their gradients are accumulated in the type of the table: a
-    frequent token occurs thousands of times in a batch, and sums in bfloat16 stop growing after some hundreds of terms.
+    Rows are read, and sent over a mesh, in ``dtype``. Gradients are accumulated in the table's type, because a frequent
+    token occurs thousands of times in a batch and a bfloat16 sum stops growing after some hundred terms.
     """
     return _rows(jnp.dtype(dtype).name, table, tokens)
 
@@ -41,8 +41,8 @@ _rows.defvjp(_rows_and_save, _gradient)
 
 
 def _read(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    """Read rows on one device or on a mesh. On a mesh each device looks up its own tokens in its own rows; the layout
-    that XLA chooses by itself moves tables and activations in ways that depend on the mesh."""
+    """Read rows on one device or on a mesh. On a mesh, each device looks up its own tokens in its own rows. XLA's
+    default layout would move tables and activations in ways that depend on the mesh."""
     if not on_many_devices():
         return table[tokens]
     sizes = jax.sharding.get_abstract_mesh().shape
@@ -57,7 +57,7 @@ def _read(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array,
             table = jnp.moveaxis(jax.lax.all_gather(table, columns), 0, 1).reshape(table.shape[0], -1)
         row = tokens - (jax.lax.axis_index("tensor") * table.shape[0] if split else 0)
         here = (row >= 0) & (row < table.shape[0])
-        # Add zeros for rows of another device, and NaN for ids outside the vocabulary.
+        # Add zeros for rows on other devices, and NaN for out-of-vocabulary ids.
         other = jnp.where((tokens >= 0) & (tokens < vocab), 0.0, jnp.nan).astype(table.dtype)
         return jnp.where(here[..., None], table.at[row].get(mode="clip"), other[..., None])[None]
 

@@ -1,4 +1,4 @@
-"""Define feed-forward layers: dense ones, and mixtures of a router, a dispatcher, routed and shared experts.
+"""Define dense feed-forward layers, and MoE layers with a router, a dispatcher, routed and shared experts.
 
 Shapes: B batch, T length, N = B·T tokens, D model_dim, E experts, F expert_hidden, L stacked layers.
 """
@@ -37,14 +37,14 @@ class FeedForward(nnx.Module):
         self.down = params.output(stack | {"hidden": hidden, "embed": width}, hidden)
 
     def __call__(self, x: Float[Array, "B T embed"], runtime: Runtime) -> Float[Array, "B T embed"]:
-        """Return (silu(x·gate) * x·up)·down of one layer, whose parameters are already taken from the stack."""
+        """Return (silu(x·gate) * x·up)·down of one layer; its parameters are already sliced from the stack."""
         gate, up = (project("btd,df->btf", x, w[...], types=runtime.product_types) for w in (self.gate, self.up))
         gate, up = (checkpoint_name(rows, FFN_GATE_UP) for rows in (gate, up))
         return project("btf,fd->btd", swiglu(gate, up), self.down[...], types=runtime.product_types)
 
 
 class MoE(nnx.Module):
-    """Weights of ``layers`` stacked mixture layers."""
+    """Weights of ``layers`` stacked MoE layers."""
 
     def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
         a = architecture
@@ -72,10 +72,11 @@ class MoE(nnx.Module):
         architecture: Architecture,
         runtime: Runtime,
     ) -> tuple[Float[Array, "B T D"], RoutingSums]:
-        """Return the output of one layer and its routing sums; its parameters are already taken from the stack.
+        """Return the output of one layer and its routing sums; the module's parameters are already sliced from the
+        stack.
 
-        ``key`` seeds the noise of routers that have any. ``padding_mask`` is False for padding, which no expert sees
-        and which uses no capacity.
+        ``key`` seeds the noise of noisy routers. ``padding_mask`` is False for padding, which is not sent to experts
+        and uses no capacity.
         """
         flat = x.reshape(-1, x.shape[-1])
         tokens = None if padding_mask is None else padding_mask.reshape(-1)
@@ -93,7 +94,7 @@ class MoE(nnx.Module):
         if architecture.num_shared_experts:
             shared = self.shared(x, runtime)
             if architecture.shared_expert_gate:
-                # In float32, because the gradient of a gate is a sum over the channels that it scales.
+                # Use float32, because a gate's gradient is a sum over the channels that it scales.
                 types = runtime.product_types._replace(quantization="none")
                 gate = project("btd,d->bt", x, self.shared_gate[...], types=types)
                 share = jax.nn.sigmoid(gate.astype(jnp.float32))
@@ -109,11 +110,11 @@ class MoE(nnx.Module):
         padding_mask: Bool[Array, " N"] | None,
         architecture: Architecture,
     ) -> Routing:
-        """Route in float32, so that rounding does not choose the experts."""
+        """Route in float32, so that rounding does not affect the choice of experts."""
         wide = x.astype(jnp.float32)
         if key is not None and architecture.router in INPUT_NOISE:
             wide = INPUT_NOISE[architecture.router](wide, key)
-        # Gather the small matrix here, because a device's tokens need all of it.
+        # Gather the small router matrix, because every token needs all of it.
         router = constrain(self.router[...], (None, None))
         logits = project("nd,de->ne", wide, router, jax.lax.Precision.HIGHEST)
         if architecture.router_bias:
@@ -125,7 +126,7 @@ class MoE(nnx.Module):
         return router(logits, top_k=architecture.top_k, bias=expert_bias, key=key, **options)
 
     def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:
-        """Return matrices in the type of the gradient reduction, and biases unchanged, because their gradients are sums
+        """Return matrices in the gradient reduction's type, and biases in float32, because their gradients are sums
         over rows."""
         matrices = [w[...] for w in (self.gate_up, self.down)]
         if runtime.reduce_dtype != "float32" or not on_many_devices():
@@ -143,7 +144,7 @@ def router_arguments(architecture: Architecture) -> dict[str, Any]:
     """Return the options of an architecture's router.
 
     Raises:
-      UserError: an option is no field of Architecture, so no config can set it.
+      UserError: an option is not a field of Architecture, so no config can set it.
     """
     router = architecture.router
     for option in router_options(router):

@@ -21,7 +21,7 @@ from moejax.ranges import Copies, PositiveShare, Scale
 from moejax.routing import is_causal
 
 COLDEST = 1e-6
-"""Temperature below which sampling is greedy: any difference of float32 logits gives the lower one probability 0."""
+"""Temperature below which sampling is greedy, because any difference of float32 logits then gives probability 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def generate(
     tokens: int,
     **options: Any,
 ) -> Int[Array, "batch tokens"]:
-    """Generate ``tokens`` tokens for each prompt; the options are those of ``generate_in_parts``."""
+    """Generate ``tokens`` tokens for each prompt; ``options`` are passed to ``generate_in_parts``."""
     parts = generate_in_parts(architecture, runtime, params, prompts, key, tokens=tokens, at_once=tokens, **options)
     return jnp.concatenate(list(parts), axis=1)
 
@@ -84,21 +84,21 @@ def generate_in_parts(
     padding_mask: Array | None = None,
     expert_bias: Float[Array, "moe_layers experts"] | None = None,
 ) -> Iterator[Int[Array, "batch part"]]:
-    """Generate ``tokens`` tokens for each prompt: the first one, then ``at_once`` at a time, which allows early
-    stopping.
+    """Generate ``tokens`` tokens for each prompt: first one token, then ``at_once`` at a time, so that callers can stop
+    early.
 
     Pad prompts of different lengths on the left; ``padding_mask`` (Bool[batch, length]) is False for padding. An
     architecture with a capacity factor drops no tokens here.
 
     Raises:
-      UserError: the router is not causal, so that no token can be known before the later ones.
+      UserError: the router is not causal, so a token depends on later tokens.
     """
     sampling = sampling or Sampling()
     sampling.check()
     if not is_causal(architecture.router):
         raise UserError(
-            f"Router {architecture.router!r} lets later tokens decide about earlier ones, so a model with it cannot "
-            f"be sampled token by token; train with a token-choice router."
+            f"Router {architecture.router!r} routes earlier tokens depending on later tokens, so its model cannot be "
+            f"sampled token by token; train with a token-choice router."
         )
     padding_mask = jnp.ones(prompts.shape, bool) if padding_mask is None else padding_mask
     fixed = (architecture.replace(capacity_factor=None), runtime, sampling)

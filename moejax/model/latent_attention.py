@@ -1,4 +1,5 @@
-"""Define multi-head latent attention (DeepSeek-V2, 2024, Sec. 2.1): keys and values from one small vector per token.
+"""Define multi-head latent attention (DeepSeek-V2, 2024, Sec. 2.1): keys and values come from one small vector per
+token.
 
 Shapes: B batch, T tokens, S keys, D model_dim, H heads, K head_dim without positions, R rope_head_dim, V value width,
 Q query_latent_dim, C kv_latent_dim.
@@ -26,7 +27,7 @@ from moejax.model.runtime import Runtime
 
 
 class Latents(NamedTuple):
-    """Cached values of a token: C + R numbers, independent of the number of heads."""
+    """Cached values per token: C + R numbers, independent of the number of heads."""
 
     latent: Float[Array, "B S C"]
     """Normalised key-value latent."""
@@ -67,7 +68,7 @@ class LatentAttention(nnx.Module):
             self.sinks = params.zeros(stack | heads)
 
     def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> Latents:
-        """Return the latent of each token and the part of the key that is rotated by its position from ``start`` on."""
+        """Return each token's latent and the rotated part of its key; the first token's position is ``start``."""
         a = architecture
         latent, rope_key = (self._to(x, name, a, runtime) for name in ("latent_down", "rope_key"))
         rope_key = POSITIONS[a.positions].apply(rope_key[:, :, None], start + jnp.arange(x.shape[1]), a)[:, :, 0]
@@ -76,7 +77,7 @@ class LatentAttention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], kv: Latents, mask: AttentionMask, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Apply one layer, with its parameters already taken from the stack, to the latents ``kv``."""
+        """Apply one layer to the latents ``kv``; the module's parameters are already sliced from the stack."""
         a = architecture
         from_x = self._query_input(x, a, runtime)
         query = project("btq,qhk->bthk", from_x, self.query[...], types=runtime.product_types)
@@ -86,7 +87,7 @@ class LatentAttention(nnx.Module):
         key = project("bsc,chk->bshk", kv.latent, self.key[...], types=runtime.product_types)
         value = project("bsc,chv->bshv", kv.latent, self.value[...], types=runtime.product_types)
         key, value = checkpoint_name(key, ATTN_QKV), checkpoint_name(value, ATTN_QKV)
-        # The gradient of a vector shared by all heads is a sum over heads, which float32 keeps exact.
+        # The gradient of a vector shared by all heads is a sum over heads; compute it in float32.
         shared = jnp.broadcast_to(kv.rope_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
         shared = shared.astype(key.dtype)
         query, key = jnp.concatenate([nope_query, rope_query], axis=-1), jnp.concatenate([key, shared], axis=-1)

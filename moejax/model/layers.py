@@ -1,7 +1,7 @@
-"""Apply the layers of a transformer: stacked by kind, run in their order, looped over where they repeat.
+"""Apply a transformer's layers, which are stacked by kind, in the model's order, with a loop over repeated layers.
 
-All dense layers form one stack and all mixture layers another: their parameters share a leading ``layers`` axis. The
-order in which a model applies them is given by ``has_experts`` and ``has_window`` of its architecture.
+All dense layers form one stack and all MoE layers another; parameters of a stack have a leading ``layers`` axis. The
+architecture's ``has_experts`` and ``has_window`` define the order of the layers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class LayerInputs(NamedTuple):
     """Inputs of a layer in addition to its parameters; for a stack of layers every array has a leading axis."""
 
     expert_bias: Float[Array, "*layers E"] | None = None
-    """For mixture layers with an expert bias, else None."""
+    """Expert bias of MoE layers; None without expert bias."""
     key: Key[Array, "*layers"] | None = None
     """Key for router noise during training."""
     cache: KeyValue | Latents | None = None
-    """Keys and values of earlier tokens, with space for the current ones; None to attend to the current tokens
-    alone."""
+    """Keys and values of earlier tokens, with space for the current tokens; None to attend only to the current
+    tokens."""
 
 
 class LayerOutputs(NamedTuple):
@@ -74,7 +74,7 @@ class Layer(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], inputs: LayerInputs, context: ForwardContext, *, window: int
     ) -> tuple[Float[Array, "B T D"], LayerOutputs]:
-        """Apply one layer, with its parameters already taken from the stack."""
+        """Apply one layer; the module's parameters are already sliced from the stack."""
         a, mask = context.architecture, replace(context.mask, window=window)
         normed = rms_norm(x, self.attention_norm[...], a.norm_epsilon)
         kv: Any = self.attention.project_kv(normed, mask.start, a, context.runtime)
@@ -97,7 +97,7 @@ class Layer(nnx.Module):
 
 
 class Block(NamedTuple):
-    """A ``unit`` of layers, given by their kinds, repeated ``repeats`` times."""
+    """A ``unit`` of layer kinds that is repeated ``repeats`` times."""
 
     unit: tuple[Any, ...]
     repeats: int
@@ -122,14 +122,15 @@ def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
 def run_layers(
     stacks: dict[bool, Layer], x: Float[Array, "B T D"], inputs: dict[bool, LayerInputs], context: ForwardContext
 ) -> tuple[Float[Array, "B T D"], dict[bool, LayerOutputs]]:
-    """Apply all layers in their order. Stacks, inputs and outputs are keyed by whether the layers have experts."""
+    """Apply all layers in order. Keys of ``stacks``, ``inputs`` and outputs are True for MoE layers, False for dense
+    layers."""
     a, runtime = context.architecture, context.runtime
     kinds = list(zip(a.has_experts, a.has_window, strict=True))
     structure = {experts: nnx.split(stack)[0] for experts, stack in stacks.items()}
     rows = {experts: (nnx.split(stack)[1], inputs[experts]) for experts, stack in stacks.items()}
 
-    # Values shared by all layers are closed over. As arguments of jax.checkpoint they would be traced, and attention
-    # must know statically that its queries start at 0 to process them in tiles.
+    # Close over values shared by all layers. As arguments of jax.checkpoint they would be traced, but tiled attention
+    # must know statically that its queries start at 0.
     def one(x: Array, row: Any, kind: tuple[bool, bool]) -> tuple[Array, LayerOutputs]:
         params, extra = row
         layer = nnx.merge(structure[kind[0]], params)
@@ -158,18 +159,17 @@ def run_layers(
 
 
 def rematerialised(layer: Callable[..., Any], runtime: Runtime, *, scanned: bool) -> Callable[..., Any]:
-    """Wrap ``layer(x, row, kind)`` in ``jax.checkpoint`` with the remat policy. ``kind`` is static; ``scanned`` is True
-    inside a loop."""
+    """Wrap ``layer(x, row, kind)`` in ``jax.checkpoint`` with the remat policy; ``kind`` is static. Pass
+    ``scanned=True`` inside ``jax.lax.scan``."""
     policy = remat_policy(runtime.remat)
     if policy is None:
         return layer
-    # Under scan nothing is shared between iterations, so common-subexpression elimination cannot undo the
-    # recomputation.
+    # Scan iterations share nothing, so common-subexpression elimination cannot undo the recomputation.
     return jax.checkpoint(layer, policy=policy, prevent_cse=not scanned, static_argnums=2)
 
 
 def unstacked(rows: Any) -> list[Any]:
-    """Split into one pytree per layer. Unlike an index, a split gathers the gradients of all layers at once."""
+    """Split a stack into one pytree per layer. Unlike indexing, a split joins the gradients of all layers at once."""
     leaves, structure = jax.tree.flatten(rows)
     depth = leaves[0].shape[0]
     parts = [jax.lax.split(leaf, [1] * depth) for leaf in leaves]
@@ -177,7 +177,7 @@ def unstacked(rows: Any) -> list[Any]:
 
 
 def stacked(results: list[Any]) -> Any:
-    """Stack the pytrees of layers: the inverse of ``unstacked``."""
+    """Stack the pytrees of layers, the inverse of ``unstacked``."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 

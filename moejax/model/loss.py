@@ -16,39 +16,40 @@ from moejax.ranges import Scale, Tokens, one_of
 from moejax.routing.sums import RoutingSums, balance_loss, router_z_loss, sequence_balance_loss
 
 BALANCE_LOADS = ("batch", "previous_step")
-"""Choices of the loads by which the balance loss weighs probabilities."""
+"""Choices of the expert loads that weight the probabilities in the balance loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossWeights:
-    """Weights of the auxiliary losses, each a mean over mixture layers, and the loads used by the balance loss."""
+    """Weights of the auxiliary losses, each a mean over MoE layers, and the loads used by the balance loss."""
 
     balance: Scale | None = None
-    """Weight of the balance loss over the whole batch of a step, independent of microbatches and mesh. The loss is 1
-    when every expert takes the same share, for every top_k. None means 0 with an expert bias, which replaces the loss,
-    and 0.01 otherwise."""
+    """Weight of the balance loss over the whole batch of a step, independent of microbatches and mesh. For every top_k,
+    the loss is 1 if all experts have equal loads. None means 0 with an expert bias, which replaces the loss, and 0.01
+    otherwise."""
     balance_loads: Annotated[str, one_of(BALANCE_LOADS)] = "batch"
-    """Loads by which the balance loss weighs the probabilities of a batch. "batch" uses those of the same batch. This
-    is exact, but with microbatches it costs a second forward pass of all but the first, because loads must be known
-    before gradients (see ``moejax.train.step``). "previous_step" uses those of the previous optimiser step, and uniform
-    loads at the first step. It needs no second pass and does not depend on the number of microbatches, but the gradient
-    lags one step behind. The logged balance loss is always that of the batch."""
+    """Expert loads that weight the probabilities in the balance loss. "batch" uses the loads of the same batch. This is
+    exact, but with microbatches all except the first need a second forward pass, because gradients depend on the loads
+    (see ``moejax.train.step``). "previous_step" uses the loads of the previous optimiser step, and uniform loads at the
+    first step. It needs no second pass and does not depend on the number of microbatches, but the gradient lags one
+    step behind. The logged balance loss always uses the loads of the batch."""
     sequence_balance: Scale = 0.0
-    """Weight of the balance loss of each single sequence (DeepSeek-V3)."""
+    """Weight of the balance loss within each sequence (DeepSeek-V3)."""
     router_z: Scale = 0.001
     """Weight of the mean squared logsumexp of the router's logits."""
     expert_bias_rate: Scale = 0.001
-    """Step size of the expert bias per optimiser step, for architectures that have one instead of a balance loss."""
+    """Step size of the expert bias per optimiser step, for architectures with an expert bias instead of a balance
+    loss."""
     mtp: Scale = 0.3
     """Weight of the multi-token prediction losses: the mean over modules of their cross-entropy and router losses. This
     is lambda of DeepSeek-V3, which trained 10 trillion tokens with 0.3."""
     mtp_later: Scale = 0.1
     """Weight that replaces ``mtp`` after ``mtp_later_tokens`` tokens (DeepSeek-V3: 0.1)."""
     mtp_later_tokens: Tokens = 0
-    """Number of tokens after which the weight is ``mtp_later``; 0 keeps it at ``mtp``."""
+    """Number of tokens after which the weight is ``mtp_later``; 0 keeps the weight at ``mtp``."""
 
     def of(self, architecture: Architecture) -> LossWeights:
-        """Return these weights with the defaults that depend on the architecture filled in."""
+        """Return these weights with architecture-dependent defaults filled in."""
         return replace(self, balance=0.0 if architecture.expert_bias else 0.01) if self.balance is None else self
 
     def check(self) -> None:
@@ -74,21 +75,21 @@ def weighted_losses(
     weights: tuple[Float[Array, "batch length"], ...],
     shares: tuple[Any, ...] = (1.0,),
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
-    """Return the sum of the losses times their shares, and each loss: the weighted sum of ``token_loss`` of one
-    prediction. The gradient of the total is computed in the same pass over the logits."""
+    """Return the sum of the losses times their shares, and each loss. A loss is the weighted sum of ``token_loss`` for
+    one element of ``hidden``. The gradient of the total is computed in the same pass over the logits."""
     return cross_entropy.weighted_losses(hidden, unembedding(architecture, params), targets, weights, shares)
 
 
 class Whole(NamedTuple):
-    """Values of the whole batch that the losses of a microbatch need."""
+    """Values of the whole batch that a microbatch's losses need."""
 
     tokens: Int[Array, ""] | Int[Array, " layers"]
-    """Number of tokens that experts see; multi-token prediction modules see fewer."""
+    """Number of tokens that are routed to experts; multi-token prediction modules route fewer."""
     sequences: Int[Array, ""] | Int[Array, " layers"]
-    """Number of sequences with a token that experts see."""
+    """Number of sequences with a routed token."""
     loads: Int[Array, "layers experts"] | Float[Array, "layers experts"] | None
-    """Loads by which the balance loss weighs: assignments of each expert, or their shares of the total. None: those of
-    the microbatch, for a balance loss of weight zero."""
+    """Loads for the balance loss: each expert's assignments, or their shares of the total. None uses the microbatch's
+    loads, for a balance loss with weight 0."""
 
 
 def auxiliary(
@@ -102,10 +103,10 @@ def auxiliary(
     """Return the weighted sum of the auxiliary losses, and each unweighted loss as a mean over layers; empty for a
     dense model.
 
-    If ``whole`` is given, ``sums`` belong to a part of that batch, and the weighted losses of all parts add up to those
-    of the whole, in value and gradient. The last ``mtp_layers`` layers belong to multi-token prediction, and their
-    means are separate. Each of them has ``mtp_weight`` / ``mtp_layers`` times the weight of a layer of the model, as
-    for its cross-entropy. The weights of the model's own layers do not depend on them.
+    If ``whole`` is given, ``sums`` belong to a part of that batch, and the weighted losses of all parts add up to the
+    whole batch's losses, in value and gradient. The last ``mtp_layers`` layers belong to multi-token prediction, and
+    their means are separate. Each of these layers has ``mtp_weight`` / ``mtp_layers`` times the weight of a model
+    layer, as for the cross-entropy. They do not change the weights of the model's own layers.
     """
     if sums is None:
         return jnp.zeros((), jnp.float32), {}

@@ -5,10 +5,10 @@ and the embedding of token i + k:
 
     h_i^k = RMSNorm(Block_k(M_k · [RMSNorm(Emb(t_(i+k))); RMSNorm(h_i^(k-1))]))
 
-The model's own unembedding turns h_i^k into logits of token i + k + 1. Embedding and unembedding are shared with the
-model. The block is a layer like the others, with experts if they have any. The report's h is normalised here: by the
+The model's unembedding turns h_i^k into logits of token i + k + 1. Modules share embedding and unembedding with the
+model. The block is an ordinary layer, an MoE layer if the model has experts. The report's h is normalised here: by the
 model's final norm for the model, and by a separate norm for each module (``shared_head.norm`` in the published
-weights). vLLM serves the published module in this way, with the halves of M in this order.
+weights). vLLM serves the published module in the same way, with the halves of M in the same order.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class MTPLayers(nnx.Module):
         inputs: LayerInputs,
         context: ForwardContext,
     ) -> tuple[Float[Array, "B T D"], RoutingSums | None]:
-        """Apply one module without its final norm to the embeddings of the later tokens.
+        """Apply one module, without its final norm, to the embeddings of the later tokens.
 
-        The module holds its own parameters, already selected from the stack.
+        The module's parameters are already sliced from the stack.
         """
         epsilon, runtime = context.architecture.norm_epsilon, context.runtime
         embedded = rms_norm(embedded, self.embedding_norm[...], epsilon)
         hidden = rms_norm(hidden, self.hidden_norm[...], epsilon)
-        # One product for each half: joining them would copy them, and on a mesh all-reduce the gradient of both.
+        # One matmul for each half: concatenating the halves would copy them, and on a mesh all-reduce both gradients.
         halves = zip((embedded, hidden), self.projection[...], strict=True)
         of_embedding, of_hidden = (
             project("btd,de->bte", half, matrix, types=runtime.product_types) for half, matrix in halves
@@ -75,7 +75,7 @@ def run_mtp_layers(
 ) -> tuple[tuple[Float[Array, "B T D"], ...], RoutingSums | None]:
     """Apply all modules; return the input of the unembedding for each, and their stacked routing sums.
 
-    ``hidden`` is the model's normalised output; ``embedded`` holds the embeddings of the tokens themselves.
+    ``hidden`` is the model's normalised output; ``embedded`` has the embeddings of the unshifted tokens.
     """
     structure, params = nnx.split(layers)
     segments = context.mask.query_segments
@@ -86,8 +86,7 @@ def run_mtp_layers(
         module = nnx.merge(structure, params)
         return module(hidden, ahead(embedded, depth), inputs, replace(context, padding_mask=mask))
 
-    # The final norm stays outside: its gradient needs the block's output, which would otherwise be recomputed for it
-    # alone.
+    # The final norm is outside: its gradient needs the block's output, which would otherwise be recomputed.
     one = rematerialised(one, context.runtime, scanned=False)
     hiddens, sums = [], []
     for depth, row in enumerate(unstacked((params, inputs)), start=1):
@@ -110,7 +109,7 @@ def has_token_ahead(
     segments: Int[Array, "B T"] | None,
     padding_mask: Bool[Array, "B T"] | None = None,
 ) -> Bool[Array, "B T"]:
-    """Return whether token t + ``tokens`` exists, is no padding, and belongs to the same document."""
+    """Return whether token t + ``tokens`` exists, is not padding, and belongs to the same document."""
     there = jnp.broadcast_to(jnp.arange(shape[1]) < shape[1] - tokens, shape)
     if padding_mask is not None:
         there = there & padding_mask & ahead(padding_mask, tokens)

@@ -1,4 +1,4 @@
-"""Describe parameters, float32 arrays with a logical name per axis, and initialise them from a key."""
+"""Describe parameters (float32 arrays with a logical name per axis), and initialise them from a key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MATRICES = {"gate_up": ("gate", "up")}
 """Logical names of axes that stack different matrices, and the names of these matrices."""
 
 COUNTING_AXES = ("layers", "expert", *MATRICES)
-"""Logical names of axes that count matrices. Each matrix is drawn, orthogonalised and decayed separately."""
+"""Logical names of axes that index matrices. Each matrix is initialised, orthogonalised and decayed separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Initialisation:
     """Initialisation of matrices from a normal distribution truncated at two standard deviations."""
 
     std: Annotated[float, NumberRange(0, 100)] = 0.0
-    """Standard deviation of every matrix (Tian et al. and DeepSeek: 0.006); 0 means 1/sqrt(fan-in) of each."""
+    """Standard deviation of every matrix (Tian et al. and DeepSeek: 0.006); 0 means 1/sqrt(fan-in) for each matrix."""
     scale_outputs: bool = True
     """True to divide matrices that write to the residual stream by sqrt(2 · num_layers) (GPT-2)."""
 
@@ -37,8 +37,7 @@ class Initialisation:
 
 
 class ParamFactory:
-    """A factory of model parameters, each given by a dict of axis sizes by name, such as ``{"embed": 256, "hidden":
-    512}``.
+    """A factory of model parameters. Shapes are dicts of axis sizes by name, such as ``{"embed": 256, "hidden": 512}``.
 
     It describes parameters, including their initial distribution; ``init_params`` computes their values later.
     """
@@ -76,13 +75,12 @@ def _param(shape: dict[str, int], inputs: tuple[str, ...], *, start: float, devi
 
 
 def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
-    """Return the values of all parameters of an abstract state as a nested dict, a pure function of description and
-    key.
+    """Return initial values for an abstract state as a nested dict, as a pure function of the description and ``key``.
 
-    One stream of normal values serves all matrices, because each separate draw takes a second to compile. Models too
-    large to hold the stream and its parts at once draw each matrix in its own shape: XLA shards a draw over the mesh
-    like its result, but not through a reshape. Draws are sorted by parameter name, with gate and up under their own
-    names, so that storing them in one array does not change the initial values.
+    All matrices are slices of one array of normal values, because each separate random draw takes a second to compile.
+    Models too large for this array draw each matrix in its own shape: XLA shards a draw over the mesh like its result,
+    but not through a reshape. Draws are sorted by parameter name, with separate names for gate and up, so that storing
+    these in one array does not change the initial values.
     """
     described, structure = jax.tree_util.tree_flatten_with_path(
         state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
@@ -106,7 +104,7 @@ def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
 
 
 def _drawn(name: str, variable: nnx.Variable) -> list[tuple[str, tuple[int, ...]]]:
-    """Return names and shapes of the matrices drawn for a parameter; a constant parameter draws nothing."""
+    """Return names and shapes of the random matrices of a parameter; a constant parameter has an empty matrix."""
     described, shape = variable.get_metadata(), variable.get_value().shape
     if not described["deviation"]:
         return [(name, (0,))]
@@ -134,11 +132,11 @@ def _normal_values(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
 
 
 _ONE_STREAM = 2**28
-"""Maximum number of values to draw at once, unsharded on every device: 1 GiB."""
+"""Maximum number of values to draw at once, unsharded on every device (1 GiB)."""
 
 
 def metadata(state: nnx.State, name: str) -> Any:
-    """Return ``axes`` (logical names), ``inputs`` (those summed over) or ``is_matrix`` of all parameters as a nested
+    """Return ``axes`` (logical names), ``inputs`` (contracted axes) or ``is_matrix`` of all parameters as a nested
     dict."""
     named = jax.tree.map(
         lambda variable: variable.get_metadata()[name], state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
@@ -147,7 +145,7 @@ def metadata(state: nnx.State, name: str) -> Any:
 
 
 def _inputs(shape: dict[str, int], fan_in: int) -> tuple[str, ...]:
-    """Return the axes that a matrix sums over: the first axes, after those that count matrices, with product
+    """Return a matrix's contracted axes: the first axes outside ``COUNTING_AXES`` whose sizes multiply to
     ``fan_in``."""
     axes, size = [], 1
     for name, length in shape.items():

@@ -37,9 +37,9 @@ def _rotate(
     cos: Float[Array, "length 1 rotary_dim"],
     sin: Float[Array, "length 1 rotary_dim"],
 ) -> Float[Array, "batch length heads rotary_dim"]:
-    """Rotate pairs by angles given by their cosines and their sines, with the sign of each half."""
+    """Rotate pairs by angles; ``sin`` has a negative sign in the first half of the channels."""
     wide = x.astype(jnp.float32)
-    # Rolling by half the channels finds each channel's partner. On a CPU it takes a tenth of the time of joining two
+    # Rolling by half the channels gives each channel's partner. On a CPU this is ten times as fast as concatenating
     # halves.
     return (wide * cos + jnp.roll(wide, x.shape[-1] // 2, axis=-1) * sin).astype(x.dtype)
 
@@ -49,7 +49,8 @@ def _rotate_and_save(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Arr
 
 
 def _rotate_back(angles: tuple[Array, Array], dy: Array) -> tuple[Array, None, None]:
-    """Rotate by the opposite angle, the transpose of a rotation: one pass, where that of ``jnp.roll`` takes three."""
+    """Rotate by the opposite angle, the transpose of a rotation. This takes one pass; the transpose of ``jnp.roll``
+    takes three."""
     cos, sin = angles
     return _rotate(dy, cos, -sin), None, None
 
@@ -58,7 +59,7 @@ _rotate.defvjp(_rotate_and_save, _rotate_back)
 
 
 def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Float[np.ndarray, " half"], float]:
-    """Return the radians per token of each pair, and the factor on rotated vectors."""
+    """Return each pair's rotation in radians per token, and a factor for rotated vectors."""
     frequency = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if scaling is None:
         return frequency.astype(np.float32), 1.0
@@ -67,7 +68,7 @@ def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Fl
 
 
 def score_scale(scaling: RopeScaling | None) -> float:
-    """Return the factor on attention scores in addition to 1/sqrt(width) (DeepSeek's YaRN)."""
+    """Return the factor for attention scores in addition to 1/sqrt(width) (DeepSeek's YaRN)."""
     return 1.0 if scaling is None else _mscale(scaling.factor, scaling.mscale_all_dim) ** 2
 
 
@@ -77,7 +78,7 @@ def linear(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) 
 
 
 def llama3(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
-    """Divide slow frequencies by ``factor``, keep fast ones, and interpolate linearly between (Llama 3.1)."""
+    """Divide low frequencies by ``factor``, keep high frequencies, and interpolate linearly in between (Llama 3.1)."""
     turns = scaling.original_length * frequency / (2 * np.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     return _blend(frequency, scaling.factor, np.clip(kept, 0, 1))
@@ -108,11 +109,11 @@ def check_scaling(scaling: RopeScaling | None) -> None:
     if scaling.kind not in SCALINGS:
         raise UserError(unknown(f"rope_scaling.kind {scaling.kind!r}", scaling.kind, list(SCALINGS)))
     if scaling.kind != "linear" and scaling.original_length < 1:
-        raise UserError(f"rope_scaling.original_length is {scaling.original_length}; {scaling.kind} needs it.")
+        raise UserError(f"rope_scaling.original_length is {scaling.original_length}; {scaling.kind} needs at least 1.")
     if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
         raise UserError(
-            f"rope_scaling.low_freq_factor is {scaling.low_freq_factor} and high_freq_factor "
-            f"{scaling.high_freq_factor}; frequencies pass from the one to the other: give a higher second."
+            f"rope_scaling.low_freq_factor is {scaling.low_freq_factor} and high_freq_factor is "
+            f"{scaling.high_freq_factor}; high_freq_factor must be the larger of the two."
         )
 
 
@@ -133,16 +134,18 @@ def _rotation_scale(scaling: RopeScaling) -> float:
 
 
 class Positions(NamedTuple):
-    """A kind of position encoding: its effect on queries and keys, and on scores."""
+    """A position encoding: its effect on queries and keys, and on scores."""
 
     apply: Callable[[Array, Array, Architecture], Array]
     """``apply(x, positions, architecture)`` for queries and keys."""
     slopes: Callable[[int], Float[np.ndarray, " heads"] | None]
-    """Score penalty of each head per token of distance; None for none."""
+    """Function that returns each head's score penalty per token of distance, or None without penalties."""
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
-    """Return 2^(-8i/heads), i from 1; between powers of two, every other slope of the next one (Press et al., 2022)."""
+    """Return 2^(-8i/heads) for i = 1, 2, … if ``heads`` is a power of two.
+
+    For other numbers of heads, add every other slope of the next power of two (Press et al., 2022)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     if power < heads:

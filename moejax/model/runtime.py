@@ -1,4 +1,4 @@
-"""Configure how the model is computed. No setting changes the loss beyond the rounding of the chosen types."""
+"""Configure the computation of the model. Settings change the loss only by the rounding of the chosen types."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ REMAT_POLICIES = {
     ),
     "full": keep(),
 }
-"""Policies of ``jax.checkpoint`` by name; None saves everything. The others save at least the routers' choices."""
+"""Policies of ``jax.checkpoint`` by name; None saves everything. All other policies save the routers' choices."""
 
 
 def kept_names(remat: str) -> tuple[str, ...]:
-    """Return the activations named by a value of ``Runtime.remat``; none for a key of ``REMAT_POLICIES``."""
+    """Return the activations that a value of ``Runtime.remat`` names; no activations for a key of
+    ``REMAT_POLICIES``."""
     return () if remat in REMAT_POLICIES else tuple(remat.split("+"))
 
 
@@ -46,36 +47,35 @@ class Runtime:
     """Types, memory and kernels of a training or inference program."""
 
     compute_dtype: Annotated[str, one_of(COMPUTE_DTYPES)] = "float32"
-    """Type of activations and of weights in products with them; master weights and the router are float32. With
-    "float32" a TPU multiplies in bfloat16 and a GPU in TF32, as JAX does by default, and both accumulate in float32;
-    the experts' Triton kernels are an exception. ``JAX_DEFAULT_MATMUL_PRECISION=highest`` makes them multiply in
-    float32."""
+    """Type of activations, and of weights in matmuls; master weights and the router are float32. With "float32", a TPU
+    multiplies in bfloat16 and a GPU in TF32, JAX's defaults, and both accumulate in float32; the experts' Triton
+    kernels are an exception. ``JAX_DEFAULT_MATMUL_PRECISION=highest`` makes TPUs and GPUs multiply in float32."""
     reduce_dtype: Annotated[str, one_of(COMPUTE_DTYPES)] = "float32"
     """Type in which devices add up gradients of the layers' matrices. "bfloat16" sends half the bytes and rounds at
-    every addition. Gradients of all other parameters, and sums within one device, are added in float32. Layer outputs
-    and their input gradients, which devices add up along ``expert`` and ``tensor``, are added in ``compute_dtype``."""
+    every addition. Gradients of all other parameters, and sums within one device, are added in float32. Along the axes
+    ``expert`` and ``tensor``, devices add layer outputs and input gradients in ``compute_dtype``."""
     matmul_quantization: Annotated[str, one_of(QUANTIZATIONS)] = "none"
-    """"fp8" (E4M3) or "int8" computes projections of attention and feed-forwards and products of routed experts with
+    """"fp8" (E4M3) or "int8" computes projections of attention and feed-forwards and matmuls of routed experts with
     8-bit numbers, in the forward pass and for gradients of their inputs (``moejax.kernels.quantization``). The router,
     attention scores, embedding, output head, norms and gradients of matrices keep their types; stored weights are
-    float32. On an H200 it is no faster than "none"."""
+    float32. On an H200, 8 bits are not faster than "none"."""
     dispatcher: Annotated[str, one_of(DISPATCHERS)] = "grouped"
-    """Function of ``moejax.routing.dispatch`` that computes the experts of a device."""
+    """Function of ``moejax.routing.dispatch`` that computes a device's experts."""
     expert_communication: Annotated[str, one_of(COMMUNICATION)] = "all_gather"
-    """Method that brings tokens to experts on other devices (``moejax.routing.communication``). The ragged one is for
+    """Method that sends tokens to experts on other devices (``moejax.routing.communication``). The ragged method is for
     TPUs."""
     buffer_factor: Multiple = 1.25
-    """Size of the row buffer of each device along the expert axis, as a multiple of the rows of a balanced routing.
-    Rows that exceed it are computed in further chunks or gathered; no result depends on it."""
+    """Size of each device's row buffer along the expert axis, as a multiple of its rows in a balanced routing. Rows
+    beyond the buffer are computed in further chunks or gathered; results do not depend on the size."""
     scan_layers: bool = False
     """Compile one layer and loop over it. Compilation is faster; steps are slightly slower on a CPU, and on an H200 8
     to 14 % slower with 20 % more memory."""
     remat: str = "none"
-    """A key of ``REMAT_POLICIES``, or the activations that layers save besides their inputs: names of
+    """A key of ``REMAT_POLICIES``, or the activations that layers save in addition to their inputs: names of
     ``moejax.kernels.saved_names`` joined by ``+``, such as "attn_out+moe_gate_up"."""
     attention: Annotated[str, one_of(BACKENDS)] = "auto"
-    """Kernel of attention. "auto" selects "splash" on a TPU; "cudnn" on a GPU in bfloat16
-    for shapes that cuDNN supports; "numba" on a CPU in float32 if that package is installed; else "tiled"."""
+    """Attention kernel. "auto" selects "splash" on a TPU; "cudnn" on a GPU in bfloat16 for shapes that cuDNN supports;
+    "numba" on a CPU in float32 if numba is installed; else "tiled"."""
 
     xla_options: Annotated[str, one_of(("auto", "none"))] = "auto"
     """"auto" compiles with the options of ``moejax.train.devices.XLA_OPTIONS`` for the chip, "none" without options."""
@@ -83,7 +83,7 @@ class Runtime:
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda runtime: set(kept_names(runtime.remat)) <= set(SAVED_NAMES),
-            f"remat is {{self.remat!r}}; known are {', '.join(REMAT_POLICIES)}, or the activations that layers save, "
+            f"remat is {{self.remat!r}}; it must be {', '.join(REMAT_POLICIES)}, or the activations that layers save, "
             f"joined by +: {', '.join(SAVED_NAMES)}.",
         ),
         Rule(
@@ -94,9 +94,9 @@ class Runtime:
 
     @property
     def product_types(self) -> ProductTypes:
-        """Types in which projections are computed."""
+        """Types for the computation of projections."""
         return ProductTypes(self.reduce_dtype, self.matmul_quantization)
 
     def check(self) -> None:
-        """Raise ``UserError`` if a setting is not allowed, with what is."""
+        """Raise ``UserError`` with the allowed values if a setting is not allowed."""
         check_fields(self, "runtime")

@@ -37,7 +37,7 @@ MTP_LAYERS = "mtp_layers"
 
 
 class Transformer(nnx.Module):
-    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding, and multi-token
+    """Parameters of a whole model: embedding, dense layers, MoE layers, final norm, unembedding, and multi-token
     prediction modules."""
 
     def __init__(self, architecture: Architecture, initialisation: Initialisation):
@@ -61,17 +61,17 @@ class Output(NamedTuple):
     hidden: Float[Array, "batch length dim"]
     """Normalised output of the last layer, the input of ``unembed``."""
     routing: RoutingSums | None
-    """Routing sums stacked over mixture layers, with applied multi-token prediction modules last; None for a dense
+    """Routing sums stacked over MoE layers, followed by applied multi-token prediction modules; None for a dense
     model."""
     cache: KVCache | None
-    """The cache including these tokens, if one was given."""
+    """The cache including these tokens; None if no cache was given."""
     mtp_hidden: tuple[Float[Array, "batch length dim"], ...] = ()
-    """Inputs of ``unembed`` for the later tokens, one for each multi-token prediction module applied."""
+    """Inputs of ``unembed`` for later tokens, one for each applied multi-token prediction module."""
 
 
 def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
-    """Initialise parameters, as a pure function of the arguments. Multi-token prediction modules do not change the
-    other parameters beyond rounding."""
+    """Return initial parameters, as a pure function of the arguments. Multi-token prediction modules change the other
+    parameters only by rounding."""
     initialisation = initialisation or Initialisation()
     main = _structure(architecture.without_mtp, initialisation)[1]
     params = init_params(main, key)
@@ -97,9 +97,9 @@ def apply(
     """Return the hidden state of every token.
 
     ``segments`` numbers the documents of a row, and attention stays within a document. ``padding_mask`` is False for
-    padding, which experts do not see and routing sums exclude. ``expert_bias`` shifts the choice of experts. ``key``
-    seeds router noise during training. With a ``cache``, the tokens follow those in it. ``mtp``, used only in training,
-    also applies the multi-token prediction modules.
+    padding, which is not routed and not part of routing sums. ``expert_bias`` shifts the choice of experts. ``key``
+    seeds router noise during training. With a ``cache``, the tokens follow the cached tokens. ``mtp=True``, for
+    training, also applies the multi-token prediction modules.
     """
     a = architecture
     model: Transformer = nnx.merge(_structure(a)[0], params)
@@ -150,7 +150,7 @@ def unembed(
 def forward(
     architecture: Architecture, runtime: Runtime, params: Params, tokens: Int[Array, "batch length"], **options: Any
 ) -> Float[Array, "batch length vocab"]:
-    """Return next-token logits at every position, in float32; the options are those of ``apply``."""
+    """Return next-token logits at every position, in float32; ``options`` are passed to ``apply``."""
     return unembed(architecture, params, apply(architecture, runtime, params, tokens, **options).hidden)
 
 
@@ -172,7 +172,7 @@ def param_axes(architecture: Architecture) -> Any:
 
 
 def param_inputs(architecture: Architecture) -> Any:
-    """Return the logical axes that each matrix sums over; empty for an embedding, a norm or a bias."""
+    """Return the logical axes that each matrix contracts; empty for an embedding, a norm or a bias."""
     return metadata(_structure(architecture)[1], "inputs")
 
 
@@ -190,8 +190,8 @@ class Counts(NamedTuple):
 
 
 def count(architecture: Architecture) -> Counts:
-    """Count the parameters of the built model's arrays, without multi-token prediction (``count_mtp``). Active
-    parameters include top_k of every num_experts experts."""
+    """Count the parameters of the built model's arrays, without multi-token prediction modules (see ``count_mtp``).
+    Active parameters include ``top_k`` experts of each MoE layer."""
     return _count(architecture, lambda stack: stack != MTP_LAYERS)
 
 
@@ -214,13 +214,13 @@ def _count(architecture: Architecture, counted: Callable[[str], bool]) -> Counts
 
 
 def is_batch_dependent(architecture: Architecture) -> bool:
-    """Return whether a token's output depends on the other sequences of its batch: with expert choice or a capacity
-    factor, all tokens compete for experts."""
+    """Return whether a token's output depends on other sequences of its batch. With expert choice or a capacity factor,
+    all tokens compete for experts."""
     return architecture.is_moe and (not is_causal(architecture.router) or architecture.capacity_factor is not None)
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
-    """Raise ``UserError``, with value, rule and remedy, if the model cannot be built.
+    """Raise ``UserError`` if the model cannot be built; the message gives value, rule and remedy.
 
     With the ``runtime`` of a training run, also raise if the model cannot be computed or trained with it.
     """
@@ -236,9 +236,9 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
     check_scaling(a.rope_scaling)
     if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
         rest = "it at its default" if len(beyond) == 1 else "them at their defaults"
-        raise UserError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave {rest}.")
+        raise UserError(f"Router {a.router!r} has no option {', '.join(beyond)}; leave {rest}.")
     if a.expert_bias and not is_causal(a.router):
-        raise UserError(f"Router {a.router!r} gives all experts the same load; leave expert_bias out.")
+        raise UserError(f"Router {a.router!r} gives all experts the same load, so it needs no bias; remove expert_bias.")
     if a.is_moe:
         # A router raises while it is traced if it does not support the options.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)

@@ -82,7 +82,7 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Panels of the loss against one factor, with the others fixed."""
+    """A figure of the loss against one factor, with the other factors fixed."""
 
     number: str
     shows: str
@@ -91,12 +91,12 @@ class Experiment:
     slices: tuple[Slice, ...]
 
     def __call__(self, inputs: FigureInputs) -> Figure:
-        """Draw the panels, with the runs of a table that have the settings."""
+        """Draw the panels, with the table's runs that match the settings."""
         return _picture(inputs, [_panel(inputs, slice_) for slice_ in self.slices], self.title, self.caption)
 
 
 def _by_tokens(**held: float | tuple[float, ...]) -> tuple[Slice, ...]:
-    """Return a panel of the loss by G for each number of tokens, with a curve per size."""
+    """Return a panel of loss against G for each number of tokens, with a curve per size."""
     budgets = (10e9, 20e9, 50e9)
     return tuple(Slice(f"D = {size(d, 3)}", {"tokens": d, **held}, "experts", "total") for d in budgets)
 
@@ -110,7 +110,7 @@ EXPERIMENTS = (
         "1",
         "loss by sizes and tokens",
         "Loss against total parameters and tokens",
-        "Along total parameters the law is a power law at fixed N_a; along tokens the curves of all sizes are "
+        "Against total parameters at fixed N_a, the law is a power law. Against tokens, the curves of all sizes are "
         "parallel: N and D do not interact.",
         (
             Slice(
@@ -133,7 +133,7 @@ EXPERIMENTS = (
         "2",
         "loss by active parameters",
         "Loss against active parameters",
-        "G = 20, S = 0.2, N held: more active parameters help until the experts become few and wide; beyond the "
+        "G = 20, S = 0.2, N fixed: more active parameters help until the experts become few and wide; beyond the "
         "minimum the loss rises again.",
         (
             Slice("N = 2.4B, small N_a/N", _FINE, "active", "tokens", most=0.4 * 2404e6, loss=LOG_LOSS),
@@ -173,7 +173,7 @@ EXPERIMENTS = (
         "15",
         "the larger models of the validation",
         "The marginal laws at larger sizes",
-        "The settings that the paper kept from the fit: the shapes of smaller models must return.",
+        "The settings that the paper held out from the fit: curves should have the shapes of smaller models.",
         (
             Slice("3.96B, N_a 453M, S 0.5", {"validation": True, "active": 453e6, "shared": 0.5}, "experts", "tokens"),
             Slice("3.96B, N_a 793M, G 10", {"validation": True, "active": 793e6, "experts": 10}, "shared", "tokens"),
@@ -212,9 +212,9 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
     return _picture(
         inputs,
         panels,
-        "What the shared share is worth, by size",
+        "Gain from the shared share, by size",
         "G = 10, 50B tokens, N_a/N = 0.2. The paper calls the effect of S clearer in larger models; by its "
-        "coefficients what S is worth shrinks slowly with size.",
+        "coefficients, the gain from S shrinks slowly with size.",
     )
 
 
@@ -224,7 +224,7 @@ def _law(inputs: FigureInputs, **factors: ArrayLike) -> np.ndarray:
 
 
 def _panel(inputs: FigureInputs, slice_: Slice) -> Panel:
-    """Return a curve per value of ``by`` through the slice's settings, and the matching runs of the inputs' table."""
+    """Return a panel with a curve per value of ``by``, Table 6's settings, and the table's matching runs."""
     series, runs = [], slice_.runs
     values = ordered([getattr(run, slice_.by) for run in runs])
     settings = {value: [run for run in runs if getattr(run, slice_.by) == value] for value in values}
@@ -256,7 +256,7 @@ def _panel(inputs: FigureInputs, slice_: Slice) -> Panel:
 
 
 def _own(inputs: FigureInputs, head: Run, slice_: Slice, colour: str) -> list[Series]:
-    """Return the runs of the table that agree with the settings in all fixed factors, to within 2 %."""
+    """Return the table's runs whose fixed factors agree with the settings within 2 %."""
     if not inputs.has(*READS):
         return []
     table, vary = inputs.table, slice_.vary
@@ -278,7 +278,7 @@ def _picture(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption:
     caption += f" Curves: {inputs.name}."
     caption += f" Open circles: {SETTINGS}, areas ∝ D; the paper's losses are not public." if circles else ""
     caption += " Filled: runs of the table." + inputs.whose if own else ""
-    caption += " No run of the table has what the curves hold." if inputs.table is not None and not own else ""
+    caption += " No run of the table has the fixed values of the curves." if inputs.table is not None and not own else ""
     return figure(title, caption, panels, columns=len(panels), height=2.9 if len(panels) < 3 else 2.7)
 
 
@@ -288,7 +288,7 @@ BUDGETS = np.geomspace(1e20, 1e27, 15)
 
 @ZHAO.experiment("16", shows="least loss by compute")
 def best_loss(inputs: FigureInputs) -> Figure:
-    """Draw Figure 16: L*(C) at N = 1T, G = 7, S = 0.31, exact, by the printed Eq. 33, and in its limit.
+    """Draw Figure 16: L*(C) at N = 1T, G = 7, S = 0.31: exact, for h → 0, and by the printed Eq. 33.
 
     C is N_a·D, as in the paper.
     """
@@ -321,9 +321,9 @@ def best_loss(inputs: FigureInputs) -> Figure:
         ),
     ]
     return figure(
-        "Least loss for a budget",
+        "Lowest loss for a budget",
         f"N = 1T, G = 7, S = 0.31, by {inputs.name}. Eq. 33 is the limit in which a large active share costs nothing, "
-        "its numbers rounded; the law's own minimum lies above both, the more the larger the budget.",
+        "with rounded numbers; the law's own minimum is above both, by more at larger budgets.",
         panels,
         columns=2,
         height=2.8,

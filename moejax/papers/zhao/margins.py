@@ -1,9 +1,10 @@
-"""Fit the marginal coefficients of Zhao et al. (2025): Eqs. 5, 8 and 10 by group, Eq. 7 at each G and S, and its hooks.
+"""Fit the marginal coefficients of Zhao et al. (2025): Eqs. 5, 8 and 10 by group, Eq. 7 at each G and S, and hooks in
+G.
 
-Hooks test two conclusions: that those in G are proportional (Figure 10), and exponents of 1 (C.3). The paper fits Eq. 7
-at every G and inspects its a, c and h. Here each of the three is a hook with its own coefficients, e·G + f/G + tau. One
-regression over all runs gives every hook a standard error. Inferred: alpha and beta are those of the joint law, and
-m·S² + n·S is added to each hook if S varies.
+The paper fits Eq. 7 at every G and inspects its a, c and h as functions of G. Here each of the three is a hook, e·G +
+f/G + tau, with its own coefficients. One regression over all runs gives every hook standard errors. They test two
+conclusions of the paper: the hooks are proportional (Figure 10), and N_a and N have the exponent 1 in h·N_a/N (C.3).
+Inferred: alpha and beta come from the joint law, and each hook also has m·S² + n·S if S varies.
 """
 
 from __future__ import annotations
@@ -39,13 +40,12 @@ if TYPE_CHECKING:
 
 INPUTS = FiveFactor.inputs
 MARGIN_STARTS = 32
-"""Number of starts of a margin; few suffice for three or four coefficients, most of them linear in two of three cases.
-"""
+"""Number of initial guesses per margin; few suffice for three or four coefficients, most of which are linear."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of the paper: the law of its margin, and the optimum of that law."""
+    """One factor of the paper, with its marginal law and the optimum of this law."""
 
     name: str
     equation: str
@@ -59,7 +59,7 @@ FACTORS = (
     Factor("S", "Eq. 10", MarginalShared, optimal_shared),
 )
 WITH_GAMMA = "Eq. 5, gamma = alpha"
-"""Name of Eq. 5 with the joint law's exponent in the table of coefficients."""
+"""Name, in the coefficient table, of Eq. 5 with the joint law's exponent."""
 COLUMNS = {
     "N": "params_total_nonembedding",
     "D": "tokens",
@@ -67,7 +67,7 @@ COLUMNS = {
     "G": "active_experts",
     "S": "shared_share",
 }
-"""Columns of the table of marginal coefficients by the letters of the paper."""
+"""Columns of the coefficient table by the paper's letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Margin:
     runs: int
     coefficients: dict[str, float]
     best: float
-    """Value of the factor with the least loss under the marginal law."""
+    """Value of the factor with the lowest loss under the marginal law."""
     inside: bool
     """True if ``best`` is within the range of the trained values."""
     r_squared: float
@@ -88,7 +88,7 @@ class Margin:
 
 @dataclass(frozen=True, kw_only=True)
 class AtStructure:
-    """Fit of Eq. 7 to the runs of one G and S: its a, c and h, the coefficients that depend on G."""
+    """Fit of Eq. 7 to the runs of one G and S, with the coefficients that depend on G: a, c and h."""
 
     active_experts: float
     shared_share: float
@@ -107,7 +107,7 @@ def margins_of(
 ) -> list[Margin]:
     """Fit the marginal law of one factor in every group of runs that differ only in this factor.
 
-    A group needs one value more than its law has free coefficients, without those in ``fixed``.
+    A group needs more values of the factor than its law has free coefficients (coefficients not in ``fixed``).
 
     Raises:
       UserError: the runs lack an input of Eq. 11.
@@ -138,7 +138,7 @@ def margins_of(
 
 
 def with_gamma_of(law: FiveFactor, runs: Runs, *, seed: int = 0, progress: Progress | None = None) -> list[Margin]:
-    """Fit Eq. 5 in every group of runs that differ only in N_a, with the exponent of the joint law.
+    """Fit Eq. 5 in every group of runs that differ only in N_a, with the joint law's exponent.
 
     The paper finds that gamma and alpha agree. With a free gamma, the few N_a of a group do not determine iota.
     """
@@ -151,8 +151,8 @@ def at_each_structure(
 ) -> list[AtStructure]:
     """Fit a, c and h of Eq. 7 to the runs of every G and S that determine all three.
 
-    Alpha, b, beta and epsilon are those of ``law``: the paper finds that they do not depend on G, and few G have enough
-    sizes for seven coefficients.
+    Alpha, b, beta and epsilon are fixed at the values of ``law``: according to the paper they do not depend on G, and
+    few G have enough sizes to determine seven coefficients.
 
     Raises:
       UserError: the runs lack an input of Eq. 11.
@@ -186,7 +186,7 @@ def at_each_structure(
 
 
 APART = 1.2
-"""Ratio of active shares within which the effects of N_a and N cannot be separated."""
+"""Minimum ratio of active shares that separates the effects of N_a and N."""
 HELD = ("params_exponent", "tokens_scale", "tokens_exponent", "irreducible")
 """Coefficients of Eq. 7 that do not depend on G."""
 
@@ -194,10 +194,11 @@ HELD = ("params_exponent", "tokens_scale", "tokens_exponent", "irreducible")
 def coefficient_table(
     margins: Iterable[Margin], active: Iterable[Margin], structures: Iterable[AtStructure]
 ) -> pd.DataFrame:
-    """Return every marginal coefficient in a row: its equation, letter and value, and the fixed factors.
+    """Return a table with a row per marginal coefficient: its equation, symbol and value, and the fixed factors.
 
-    Columns ``equation``, ``symbol``, ``value``, ``runs``, ``r_squared``, ``best`` (the varied factor's value of least
-    loss) and those of ``COLUMNS``, empty for the varied factor. The equation of ``active`` is ``WITH_GAMMA``.
+    Columns are ``equation``, ``symbol``, ``value``, ``runs``, ``r_squared``, ``best`` (the varied factor's value with
+    the lowest loss) and the columns of ``COLUMNS``, empty for the varied factor. The equation of ``active`` is
+    ``WITH_GAMMA``.
     """
     import pandas as pd
 
@@ -230,7 +231,7 @@ def factor_values(runs: Runs) -> dict[str, np.ndarray]:
     """Return the five factors by the paper's letters; ratios are rounded so that equal ratios compare equal."""
     design = runs.design
     if missing := [name for name in INPUTS if getattr(design, name) is None]:
-        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+        raise UserError(f"The recipe reads {', '.join(INPUTS)}, but the runs have no {', '.join(missing)}.")
     factors = {
         "N": design.params_total_nonembedding,
         "D": design.tokens,
@@ -242,24 +243,24 @@ def factor_values(runs: Runs) -> dict[str, np.ndarray]:
 
 
 HOOKS = ("a", "c", "h")
-"""Coefficients of Eq. 7 that depend on G, of 1/N^alpha, 1/N_a^alpha and N_a/N."""
+"""Coefficients of Eq. 7 that depend on G: the factors of 1/N^alpha, 1/N_a^alpha and N_a/N."""
 PARTS = ("e", "f", "tau")
 LEAST_VALUES = 3
-"""Minimum number of values of G for a hook, and of S for a parabola."""
+"""Minimum number of values of G for a hook, and of values of S for a parabola."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hook:
-    """One coefficient of Eq. 7 as e·G + f/G + tau, each a value and a standard error."""
+    """One coefficient of Eq. 7 as e·G + f/G + tau; e, f and tau are pairs of value and standard error."""
 
     symbol: str
     coefficients: dict[str, tuple[float, float]]
     apart: float
-    """Standard errors between e/f of this hook and of the first one."""
+    """Difference of e/f from the first hook's e/f, in standard errors."""
 
     @property
     def best(self) -> float | None:
-        """G at the minimum; None if there is none."""
+        """G at the minimum; None without a minimum."""
         (e, _), (f, _) = self.coefficients["e"], self.coefficients["f"]
         return float(np.sqrt(f / e)) if min(e, f) > 0 else None
 
@@ -270,11 +271,11 @@ class Hooks:
 
     hooks: tuple[Hook, ...]
     exponents: dict[str, tuple[float, float]]
-    """Exponents p and q, each a value and a standard error."""
+    """Exponents p and q, each as a pair of value and standard error."""
     runs: int
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for every coefficient, with its standard error; the exponents have the symbol h."""
+        """Return a table with a row per coefficient and its standard error; the exponents have the symbol h."""
         import pandas as pd
 
         each = {(one.symbol, part): pair for one in self.hooks for part, pair in one.coefficients.items()}
@@ -283,26 +284,26 @@ class Hooks:
         return pd.DataFrame(rows, columns=["symbol", "coefficient", "value", "standard_error"])
 
     def table(self) -> Table:
-        """Return the hooks, and their agreement with Eqs. 7 and 9."""
+        """Return a table of the hooks, with notes on their agreement with Eqs. 7 and 9."""
         columns = (
             Column("coefficient of Eq. 7"),
             *(Column(part, _with_error, words=True) for part in PARTS),
             Column("best G", ".4g"),
-            Column("e/f from that of a, standard errors", ".2f"),
+            Column("difference from e/f of a, standard errors", ".2f"),
         )
         rows = [[one.symbol, *one.coefficients.values(), one.best, one.apart] for one in self.hooks]
         value, error = self.hooks[-1].coefficients["tau"]
         exponents = " and ".join(f"{name} {_with_error(pair)}" for name, pair in self.exponents.items())
         off = f"{abs(value / error):.2g} standard errors"
         notes = [
-            f"Eq. 9 has e and f of all three proportional, and no tau of h, which is {off} from 0.",
-            f"Eq. 7 has N_a and N in h·N_a/N without exponents; fitted, those are {exponents} (± standard error).",
+            f"In Eq. 9, e and f of all three are proportional, and h has no tau; here tau of h is {off} from 0.",
+            f"In Eq. 7, N_a and N have no exponents in h·N_a/N; the fitted exponents are {exponents} (± standard error).",
         ]
         return Table("Hooks of a, c and h in G (Figure 10)", columns, rows, notes, key="hooks")
 
 
 def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
-    """Fit the hooks of a, c and h, and the exponents of the term with h, at alpha and beta of a joint law.
+    """Fit the hooks of a, c and h, and the exponents of the h term, with alpha and beta fixed at a joint law's values.
 
     Raises:
       UserError: the runs lack a factor, have fewer than three G, or do not determine every hook.
@@ -310,7 +311,7 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
     known = {name: values[runs.weight > 0] for name, values in factor_values(runs).items()}
     loss, weight = runs.loss[runs.weight > 0], np.sqrt(runs.weight[runs.weight > 0])
     if (several := len(np.unique(known["G"]))) < LEAST_VALUES:
-        raise UserError(f"The runs have {several} values of G; a hook needs {LEAST_VALUES}.")
+        raise UserError(f"The runs have {several} values of G, but a hook needs at least {LEAST_VALUES}.")
 
     def residuals(exponents: Any) -> Float[np.ndarray, " runs"]:
         columns = _columns(law, known, *exponents) * weight[:, None]
@@ -318,10 +319,10 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
 
     columns = _columns(law, known) * weight[:, None]
     scale = np.linalg.norm(columns, axis=0)
-    # The exponents are two more free coefficients.
+    # The two exponents are free coefficients, too.
     free = len(loss) - columns.shape[1] - 2
     if free < 1 or np.linalg.matrix_rank(columns / scale) < columns.shape[1]:
-        raise UserError("The runs do not set a hook of each of a, c and h: vary N, N_a and G apart from each other.")
+        raise UserError("The runs do not determine the hooks of a, c and h; vary N, N_a and G independently.")
     solved, *_ = np.linalg.lstsq(columns / scale, loss * weight, rcond=None)
     left = columns / scale @ solved - loss * weight
     inverse = np.linalg.inv(columns.T @ columns / np.outer(scale, scale))
@@ -335,7 +336,7 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
 def _columns(
     law: FiveFactor, known: dict[str, np.ndarray], active: float = 1.0, total: float = 1.0
 ) -> Float[np.ndarray, "runs columns"]:
-    """Return the regressors: G, 1/G and 1 (and S² and S if S varies) times each hook's term; then D, then 1."""
+    """Return the regressors: G, 1/G and 1 (and S² and S if S varies) times each hook's term, then D^-beta and 1."""
     alpha, beta = float(law.params_exponent), float(law.tokens_exponent)
     sizes = (known["N"] ** -alpha, known["N_a"] ** -alpha, known["N_a"] ** active / known["N"] ** total)
     shapes = [known["G"], 1 / known["G"], np.ones_like(known["G"])]
@@ -351,8 +352,7 @@ def _hooks(values: np.ndarray, covariance: np.ndarray) -> tuple[Hook, ...]:
     hooks = []
     for number, symbol in enumerate(HOOKS):
         e, f = number * each, number * each + 1
-        # Difference of the cross products e·f of the first hook and this one: 0 if they are proportional, whatever
-        # their sign.
+        # The difference of the cross products e·f of the first hook and this hook is 0 if they are proportional.
         slope = np.zeros(len(values))
         slope[[0, 1]] += values[f], -values[e]
         slope[[e, f]] += -values[1], values[0]

@@ -24,7 +24,7 @@ MODELS = {
     "Deepseek-V3.1": ("deepseek-v3.1", "37", "671"),
     "Kimi-K2": ("kimi-k2", "32", "1000"),
 }
-"""Name in the catalogue, with N_a and N in billions as printed in Table 4."""
+"""Name in the catalogue, then N_a and N in billions, as printed in Table 4."""
 
 TABLE_3 = {
     "gpt-oss-20b": ("4", "0", ("5.09", "9.04"), ("0.183", "0.446")),
@@ -37,7 +37,7 @@ TABLE_3 = {
     "Deepseek-V3.1": ("9", "0.111", ("4.20", "10.93"), ("0.095", "0.535")),
     "Kimi-K2": ("9", "0.111", ("3.85", "11.95"), ("0.053", "0.577")),
 }
-"""Printed G, S (1/9 to three digits), and the practical ranges of both."""
+"""Printed G and S (1/9 to three digits), then the practical ranges of G and S."""
 
 TABLE_4 = {
     "gpt-oss-20b": ("42.89", "9.0", "22.00", "4.6", "9.00", "1.9"),
@@ -50,7 +50,7 @@ TABLE_4 = {
     "Deepseek-V3.1": ("22.02", "147.8", "12.00", "80.5", "5.00", "33.6"),
     "Kimi-K2": ("20.40", "204.0", "11.00", "110.0", "5.00", "50.0"),
 }
-"""Optimal N_a/N in percent and billions: theoretical, and efficient at a gain of 0.001 and of 0.005 nats."""
+"""Optimal N_a/N in percent and N_a in billions: theoretical, then efficient at gains of 0.001 and 0.005 nats."""
 
 ROUNDED = "G = 7 and S = 0.31, the configuration of Appendix G"
 EXACT_G, EXACT_S = optima.best_active_experts(LAW), optima.best_shared_share(LAW)
@@ -59,7 +59,7 @@ GAINS = {"0.001": 0.001, "0.005": 0.005}
 
 
 def records() -> Records:
-    """Yield every number about the nine models, and the shares at other sizes."""
+    """Yield every number about the nine models, and the active shares at other sizes."""
     yield from _published_models()
     yield from _table_3()
     yield from _table_4()

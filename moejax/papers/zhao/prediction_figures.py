@@ -1,7 +1,7 @@
-"""Draw Zhao et al. (2025), Figures 5 to 7, 9 and 12: predicted against measured loss, by Eqs. 4 to 11 and rivals.
+"""Draw Zhao et al. (2025), Figures 5 to 7, 9 and 12: predicted against measured loss, by Eqs. 4 to 11 and rival laws.
 
-The input is ``predicted_vs_actual.csv`` of ``moejax fit --recipe zhao`` or ``moejax compare``, or a run table, to which
-the law is then fitted.
+The input is ``predicted_vs_actual.csv`` from ``moejax fit --recipe zhao`` or ``moejax compare``, or a run table, to
+which the law is fitted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from moejax.report.plots import PREDICTIONS, FromRuns
 from moejax.report.synthetic import NOISE
 
 LAWS = {"Eq. 4": "two_factor", "Eq. 7": "three_factor", "Eq. 9": "four_factor", "Eq. 11": "five_factor"}
-"""Equations of the steps, with the names of their laws in ``moejax compare``."""
+"""Equations of the nested laws, with their laws' names in ``moejax compare``."""
 STEPS = {
     "6": ("Eq. 4", "N and D"),
     "7": ("Eq. 7", "N, D and N_a"),
@@ -41,7 +41,7 @@ FIELDS = ("top_k", "num_shared_experts", "params_active", "params_total", "token
 
 
 def predictions() -> pd.DataFrame:
-    """Return predictions of two laws for the settings of Zhao's Table 6, with losses of its law plus noise."""
+    """Return synthetic losses by Zhao's law plus noise at the settings of Table 6, with predictions by two laws."""
     table = zhao_runs(NOISE)
     known = {name: table[name].to_numpy(float) for name in FIELDS}
     sizes = {name: known[name] for name in ("params_active", "params_total", "tokens")}
@@ -53,9 +53,10 @@ def predictions() -> pd.DataFrame:
 
 
 def steps() -> pd.DataFrame:
-    """Return predictions of Eqs. 4, 7, 9 and 11 for the settings of Zhao's Table 6, with losses of its law plus noise.
+    """Return synthetic losses by Zhao's law plus noise at the settings of Table 6, with predictions by Eqs. 4, 7, 9 and
+    11.
 
-    Each is fitted by least squares to the rows that the paper fits, with the exponents, k and h of Table 2.
+    Each equation is fitted by least squares to the rows that the paper fits; exponents, k and h are fixed at Table 2.
     """
     law, table = coefficients(ZHAO_2025), zhao_runs(NOISE)
     table = table.loc[(table["is_fitted"] == 1) | (table["is_validation"] == 1)]
@@ -67,7 +68,7 @@ def steps() -> pd.DataFrame:
         given = ("params_exponent", "tokens_exponent", "active_coupling", "share_coupling")
         held = {n: law[n] for n in every if n in given}
         free = [n for n in every if n not in held]
-        # A law is linear in its free coefficients: each column is the law with one of them 1 and the others 0.
+        # A law is linear in its free coefficients: each column is the law with one free coefficient 1 and the others 0.
         units = [form(**held, **{n: float(n == one) for n in free}) for one in free]
         columns = np.stack([evaluate(unit, **known) for unit in units], axis=1)
         scale = np.abs(columns).max(axis=0)
@@ -101,7 +102,7 @@ def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame
     shows="predicted and measured loss, a panel a law",
 )
 def compared(inputs: FigureInputs) -> Figure:
-    """Draw Figure 5: the joint law and its rivals; for a table with all steps, only the joint law of them."""
+    """Draw Figure 5: the joint law and its rivals; the other nested laws of a table are left out."""
     named = inputs.table["law"]
     steps = set(LAWS) - {"Eq. 11"}
     others = inputs.table[~named.isin(steps)] if (named == "Eq. 11").any() else inputs.table
@@ -113,8 +114,8 @@ def _step(inputs: FigureInputs, number: str, equation: str, factors: str) -> Fig
     if not named.any():
         known = ", ".join(map(str, dict.fromkeys(inputs.table["law"])))
         raise UserError(
-            f"{number} draws the predictions of {equation} or {LAWS[equation]}, and the table has those of {known}; "
-            "give the predicted_vs_actual.csv of `moejax fit --recipe zhao --out`, or a run table."
+            f"{number} shows predictions by {equation} or {LAWS[equation]}, but the table has predictions by {known}. "
+            "Give predicted_vs_actual.csv from `moejax fit --recipe zhao --out`, or a run table."
         )
     own = inputs.table[named]
     draw = fitted_and_held_out if len(set(own["role"])) > 1 else by_law

@@ -1,4 +1,4 @@
-"""Compute ranges of G, S and N_a/N that are nearly optimal, or still pay (Zhao et al., Tables 3 and 4, Algorithm 1)."""
+"""Compute nearly optimal ranges of G and S, and efficient N_a/N (Zhao et al., Tables 3 and 4, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
 
 GAINS = (0.001, 0.005)
-"""Loss increases of Table 4."""
+"""Minimum loss gains per step in Table 4, in nats per token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeLimits:
-    """Limits of the ranges, in nats per token, and where N_a/N is asked."""
+    """Limits of the ranges, in nats per token, and the G and S at which N_a/N is computed."""
 
     tolerance: float = 0.001
     gains: tuple[float, ...] = GAINS
@@ -45,7 +45,7 @@ class RangeLimits:
 
 @dataclass(frozen=True)
 class Model:
-    """A model: its name, N and N_a, and its G and S if known."""
+    """A model's name, N and N_a, and its G and S if it is an MoE model."""
 
     name: str
     total: float
@@ -55,7 +55,8 @@ class Model:
 
 
 def published_models(names: Sequence[str]) -> list[Model]:
-    """Return models of the catalogue at their authors' sizes; without names, the nine of Table 3 at its sizes."""
+    """Return the named catalogue models with their authors' sizes; without names, Table 3's nine models with its
+    sizes."""
     if not names:
         return [
             _published(name, entry, float(total) * 1e9, float(active) * 1e9)
@@ -65,7 +66,7 @@ def published_models(names: Sequence[str]) -> list[Model]:
 
 
 def _published(name: str, entry: str, total: float, active: float) -> Model:
-    """Return a model of the catalogue, with G and S if it is a mixture."""
+    """Return a catalogue model, with G and S if it is an MoE model."""
     shape = find(entry).architecture
     experts = float(shape.top_k + shape.num_shared_experts)
     if not shape.num_experts:
@@ -80,7 +81,7 @@ def ranges(
 
     Args:
       sizes: a sentence about the models' sizes, or empty.
-      known: the published constants of the law, or its fit.
+      known: the law's published constants or fit, which has the fitted ranges.
     """
     best = float(best_active_experts(law)), _as_share(float(best_shared_share(law)))
     experts = best[0] if asked.active_experts is None else asked.active_experts
@@ -99,15 +100,15 @@ def ranges(
     for gain in asked.gains:
         shares += _share_columns(f"gain {gain:g}", lambda row, gain=gain: row.efficient_active_share[f"{gain:g}"])
     coverage = f"{in_percent(asked.level)} interval"
-    said = [f"law: {name}; N_a/N is asked at G = {experts:.4g} and S = {shared:.3g}, whatever a model's own."]
+    said = [f"law: {name}; N_a/N is computed at G = {experts:.4g} and S = {shared:.3g} for every model."]
     if not all(map(math.isfinite, (*best, *(row.optimal_active_share for row in rows)))):
         said.append(
-            f"Where it says {NOT_DETERMINED}, the law has no optimum that can be: a coefficient of it is 0, or its "
-            f"share of least loss is below 0 or above 1."
+            f"'{NOT_DETERMINED}' means that the law has no possible optimum: a coefficient is 0, or the share with the "
+            f"lowest loss is below 0 or above 1."
         )
     said += [sizes] * bool(sizes)
     if far := _beyond(models, asked, known.fitted):
-        said.append(f"Beyond what the law was fitted to: {', '.join(far)}.")
+        said.append(f"Outside the law's fitted range: {', '.join(far)}.")
     return Result(
         tables=[
             Table("Optima (Eqs. 12 and 13)", (Column(""), Column("value", ".4g"), Column(coverage)), optima),
@@ -117,7 +118,7 @@ def ranges(
                 rows,
             ),
             Table.of(
-                f"Active share: best, and where {asked.step:g} more of N gains less than so many nats (Algorithm 1)",
+                f"Active share: optimal, and efficient if {asked.step:g} more of N must gain some nats (Algorithm 1)",
                 shares,
                 rows,
             ),
@@ -137,7 +138,7 @@ def ranges(
 
 
 def _beyond(models: Sequence[Model], asked: RangeLimits, fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Return the largest distances of the models and of the asked G and S from the fitted range, in words."""
+    """Return sentences on the models' sizes, and the requested G and S, that are farthest outside the fitted range."""
     farthest: dict[str, tuple[float, str]] = {}
     for model in models:
         for name, size in (("params_total", model.total), ("params_active", model.active)):
@@ -157,8 +158,8 @@ def _beyond(models: Sequence[Model], asked: RangeLimits, fitted: Mapping[str, tu
 
 
 def inward(digits: int) -> Callable[[Sequence[float]], str]:
-    """Return a function that writes a range with its rounded bounds inside it, to ``digits`` digits, or more if it is
-    narrower.
+    """Return a function that formats a range with bounds rounded inward to ``digits`` decimals, or to more for a narrow
+    range.
     """
 
     def write(ends: Sequence[float]) -> str:
@@ -186,7 +187,7 @@ STRUCTURE = (
 
 @dataclass(frozen=True)
 class ModelRanges:
-    """Ranges and active shares of a model under a law, with its own; NaN where the law has no optimum that can be."""
+    """A model's own structure, and its ranges and active shares under a law; NaN if the law has no possible optimum."""
 
     model: str
     params_total: float
@@ -213,7 +214,7 @@ def _ranges(law: FiveFactor, model: Model, experts: float, shared: float, asked:
         own_active_experts=model.experts,
         own_shared_share=model.shared,
         active_experts_range=(low, high),
-        # A share is between 0 and 1, whatever the loss outside.
+        # A share is between 0 and 1, even if the law's range is wider.
         shared_share_range=(max(least, 0.0), min(most, 1.0)) if least <= 1 and most >= 0 else (math.nan, math.nan),
         own_active_share=model.active / model.total,
         optimal_active_share=_as_share(float(theory)),
@@ -240,7 +241,7 @@ def _known(value: float) -> float | str:
 
 
 def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFactor], Any], level: float) -> str | None:
-    """Return the interval of an optimum by a fit's covariance; None for published constants."""
+    """Return the interval of an optimum from a fit's covariance; None for published constants."""
     if fit is None or not fit.has_covariance:
         return None
     spread = fit.spread(decide)

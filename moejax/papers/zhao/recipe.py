@@ -1,4 +1,4 @@
-"""Run the procedure of Zhao et al. (2025): margins by group, nested laws of two to five factors, and rival laws."""
+"""Run the procedure of Zhao et al. (2025): margins by group, nested laws with two to five factors, and rival laws."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class ZhaoRecipe:
     held_out: Split
     margins: tuple[Margin, ...]
     active: tuple[Margin, ...]
-    """Margins of N_a with the exponent of Eq. 11."""
+    """Margins of N_a with Eq. 11's exponent."""
     structures: tuple[AtStructure, ...]
-    """Eq. 7 at every G and S that determines its a, c and h."""
+    """Eq. 7 at every G and S whose runs determine its a, c and h."""
     hooks: Hooks | None
     without_hooks: str
-    """Reason why there are no hooks, as a sentence; empty if there are."""
+    """Reason why there are no hooks, as a sentence; empty if there are hooks."""
     nested: tuple[Fitted, ...]
     rivals: tuple[Fitted, ...]
     left_out: dict[str, str]
@@ -100,16 +100,17 @@ class ZhaoRecipe:
         return self.nested[-1].fit.law
 
     def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
-        """Return every fit by the name of its law, with the uncertainty that a file needs to answer without the runs.
+        """Return every fit by its law's name, with its uncertainty, so that a saved fit gives intervals without the
+        runs.
 
         Args:
-          dropped: rows of the table that were left out, with reasons.
+          dropped: messages about omitted table rows, with reasons.
         """
         kept = self.runs.only(~self.held_out.held_out)
         return {NAMES[type(one.fit.law)]: with_uncertainty(one.fit, kept, dropped=dropped) for one in self.laws}
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return marginal coefficients, coefficients of the laws, and predicted and measured losses."""
+        """Return tables of marginal coefficients, law coefficients, and predicted and measured losses."""
         import pandas as pd
 
         laws = [
@@ -126,7 +127,7 @@ class ZhaoRecipe:
         }
 
     def summary(self) -> Result:
-        """Return margins, laws and decisions."""
+        """Return tables of margins, hooks, laws and decisions."""
         laws = [
             [one.name, type(one.fit.law).__name__, len(one.fit.coefficients), one.error, one.held_out_error]
             for one in self.laws
@@ -158,11 +159,11 @@ class ZhaoRecipe:
         """Return the summary of a factor's margins, in the columns of ``MARGINS``."""
         margins = [margin for margin in self.margins if margin.factor == factor]
         if not margins:
-            return [factor, 0, *[None] * 5, "no group of runs varies it alone in enough values"]
+            return [factor, 0, *[None] * 5, "no group of runs varies only this factor with enough values"]
         r_squared = float(np.median([m.r_squared for m in margins]))
         best = [margin.best for margin in margins if margin.inside]
         if not best:
-            return [factor, len(margins), r_squared, 0, *[None] * 3, "none has its optimum among the values trained"]
+            return [factor, len(margins), r_squared, 0, *[None] * 3, "no group has its optimum within the trained range"]
         low, middle, high = np.quantile(best, [0.25, 0.5, 0.75]).tolist()
         return [factor, len(margins), r_squared, len(best), low, middle, high, None]
 
@@ -198,8 +199,7 @@ def zhao(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ZhaoRecipe:
-    """Fit margins of N_a, G and S; Eqs. 4, 7, 9 and 11 on the runs that are not held out; and the rivals on the same
-    runs.
+    """Fit margins of N_a, G and S, then Eqs. 4, 7, 9 and 11 and the rival laws to the runs that are not held out.
 
     Margins use every run, as in the paper.
 
@@ -259,7 +259,7 @@ def step(name: str, runs: Runs, held_out: Split | None, *, starts: Starts | None
 
 
 def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
-    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10 and a joint law, which is fitted if not given.
+    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10, with a joint law; without ``law``, fit it to the runs.
 
     Raises:
       UserError: the runs lack an input of Eq. 11, or there are too few.
@@ -270,7 +270,7 @@ def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
 
 
 def compared(runs: Runs, held_out: Split | None, *, starts: Starts | None = None) -> pd.DataFrame:
-    """Fit Eq. 11 and the rivals whose columns the runs have, and return their ``predictions_of`` (Figure 5).
+    """Fit Eq. 11 and the rival laws whose inputs the runs have, and return their ``predictions_of`` (Figure 5).
 
     Raises:
       UserError: the runs lack an input of Eq. 11, or there are too few.
@@ -287,7 +287,7 @@ def compared(runs: Runs, held_out: Split | None, *, starts: Starts | None = None
 def predictions_of(name: str, fit: FitResult, runs: Runs, held_out: Split | None) -> pd.DataFrame:
     """Return predicted and measured losses of every run with positive weight.
 
-    Columns: ``law``, ``role``, ``tokens``, ``output``, ``measured`` and ``predicted``.
+    Columns are ``law``, ``role``, ``tokens``, ``output``, ``measured`` and ``predicted``.
     """
     import pandas as pd
 

@@ -81,8 +81,8 @@ def _structure_optima() -> Records:
 
 
 def _parabola(active: float, total: float) -> tuple[float, float, float]:
-    """Return m and n of loss = m·S² + n·S + psi, and the gain of the best S over S = 0 in nats, at G = 10 and 50B
-    tokens.
+    """Return m and n of loss = m·S² + n·S + psi at G = 10 and 50B tokens, and the gain of the best S over S = 0, in
+    nats.
     """
     none, half, whole = (
         float(LAW(optima.with_experts(10.0, shared, params_total=total, params_active=active, tokens=50e9)))
@@ -94,7 +94,8 @@ def _parabola(active: float, total: float) -> tuple[float, float, float]:
 
 
 def _shared_share_by_size() -> Records:
-    """Yield the claims of Section 4.5, Appendix C.5 and Figure 14 on m, n and the effect of S, by Eq. 11."""
+    """Yield the claims of Section 4.5, Appendix C.5 and Figure 14 about m, n and the effect of S, computed by Eq.
+    11."""
     where, note = (
         "Section 4.5, Appendix C.5 and Figure 14",
         "by Eq. 11 m and n are those of Table 2 times 1/N^alpha + k/N_a^alpha + h·N_a/N, which falls with N",
@@ -144,7 +145,7 @@ def _missing(flops: float) -> float:
 
 
 def _without_end_of_compute() -> Records:
-    """Yield L* in the limit of infinite compute, where active parameters stay at Eq. 14's share of N."""
+    """Yield L* in the limit of infinite compute, where active parameters have Eq. 14's share of N."""
     total, shape = 1e12, (7.0, 0.31)
     share = optima.optimal_active_share(LAW, total, *shape).value["active_share"]
     best = optima.with_experts(*shape, params_total=total, params_active=share * total, tokens=math.inf)

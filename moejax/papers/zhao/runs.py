@@ -1,4 +1,4 @@
-"""Draw synthetic run tables for Zhao et al. (2025): losses of its law with noise, since its runs are not public."""
+"""Generate synthetic run tables for Zhao et al. (2025), whose losses are not public: losses by its law, with noise."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from moejax.report.synthetic import rng
 
 
 def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
-    """Return a run table of the settings of Zhao's Table 6: losses of its law plus noise, in nats per token.
+    """Return a run table with the settings of Zhao's Table 6 and losses by its law plus noise, in nats per token.
 
-    ``is_validation`` marks the rows that the paper holds out, ``is_fitted`` those that it fits. The number and width of
-    the routed experts, which Table 6 does not print, are inferred from the sizes.
+    ``is_validation`` marks the rows that the paper holds out, ``is_fitted`` the rows that it fits. The number and width
+    of the routed experts, which Table 6 does not print, are inferred from the sizes.
     """
     runs = table_6()
     known = _known(runs)
@@ -29,7 +29,7 @@ def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
 
 
 def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
-    """Return the model width, expert width and number of routed experts; G experts are as wide as all active ones."""
+    """Return model width, expert width and number of routed experts; G experts together have the active width."""
     columns: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
     for run, shared in zip(runs, num_shared, strict=True):
         name, everything, serving = widths(round(run.total / 1e6), round(run.active / 1e6))
@@ -41,11 +41,11 @@ def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
 
 
 def _known(runs: list[Run]) -> dict[str, np.ndarray]:
-    """Return the design fields at settings of Table 6, which prints a third as 0.33."""
+    """Return the design fields of Table 6's settings, with its printed S = 0.33 as 1/3."""
     fields = {name: np.array([getattr(run, name) for run in runs]) for name in ("active", "total", "tokens")}
     experts = np.array([run.experts for run in runs])
     shared = np.array([1 / 3 if run.shared == 0.33 else run.shared for run in runs])
     sizes = {"params_active": fields["active"], "params_total": fields["total"], "tokens": fields["tokens"]}
     known = structured(experts, shared, **sizes)
-    # Rounding makes 10 - 10·0.2 exactly 8, an integer number of experts.
+    # Round, so that 10 - 10·0.2 is exactly 8 experts.
     return {name: np.round(values, 9) for name, values in known.items()}

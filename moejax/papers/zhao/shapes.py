@@ -1,8 +1,8 @@
-"""Define the model shapes of Zhao et al. (2025), Tables 1 and 6, printed or inferred from their sizes.
+"""Define the model shapes of Zhao et al. (2025), Tables 1 and 6, as printed or inferred from sizes.
 
-A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five are active. Table 6 cuts,
-widens and multiplies them. So a row is a shape and two widths, of all experts of a layer and of the active ones. Both
-are in experts of that shape.
+A layer of Table 1's models has 33 experts, 32 routed and one shared, of which five are active. Table 6 splits, widens
+and multiplies them. So a row has a shape and two widths: the total width of a layer's experts and the width of its
+active experts, both in units of the shape's expert.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHAPES = {
     "2.40B": (20, 20, 1280, 896, "2.40", "476"),
     "3.96B": (24, 24, 1536, 1024, "3.96", "793"),
 }
-"""Shapes of Table 1: layers, heads of 64, hidden size, expert size; N as printed, N_a in millions.
+"""Shapes of Table 1: layers, heads of width 64, hidden size, expert size, N as printed, N_a in millions.
 
 All have 32 experts, 4 + 1 active.
 """
@@ -29,7 +29,7 @@ INFERRED = {
     "121M": (12, 6, 384, 256),
     "30M": (12, 7, 448, 320),
 }
-"""Layers, heads, hidden size and expert size, inferred from N and N_a of Table 6, as they are not printed."""
+"""Layers, heads, hidden size and expert size, which are not printed but inferred from N and N_a of Table 6."""
 
 TOTALS = {
     133: ("247M", 17), 247: ("247M", 33), 473: ("247M", 65), 926: ("247M", 129), 239: ("247M", 32),
@@ -39,7 +39,7 @@ TOTALS = {
     3964: ("3.96B", 33), 1209: ("1209M", 33), 7255: ("7255M", 33),
     121: ("121M", 32), 93: ("30M", 16), 175: ("30M", 32), 340: ("30M", 64),
 }  # fmt: skip
-"""Shape by N in millions, and the width of all experts of a layer, in that shape's experts."""
+"""Shape and total width of a layer's experts, in units of the shape's expert, by N in millions."""
 
 WIDENINGS = {
     (247, 31): 0.5, (496, 64): 0.5, (496, 170): 2, (496, 312): 4, (496, 453): 6,
@@ -48,10 +48,10 @@ WIDENINGS = {
     (7255, 1960): 1.5, (7255, 2479): 2, (7255, 3517): 3, (7255, 6632): 6,
     (3964, 453): 2 / 5, (3964, 566): 3 / 5,
 }  # fmt: skip
-"""Values of u of Appendix H by N and N_a in millions: the active width over Table 1's five experts."""
+"""Values of Appendix H's u by N and N_a in millions: active width / width of Table 1's five active experts."""
 
 WITHOUT_SHARED = (22, 30, 41)
-"""Values of N_a in millions of the small experiments on G, with four experts' widths and none shared."""
+"""N_a in millions of the small experiments on G, whose active width is four experts and which have no shared expert."""
 
 
 def shape(name: str) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def shape(name: str) -> tuple[int, ...]:
 
 
 def widths(total: int, active: int) -> tuple[str, Number, Number]:
-    """Return the shape's name of a row with N and N_a in millions, and the widths of all and of the active experts."""
+    """Return the shape's name, total expert width and active expert width of a row with N and N_a in millions."""
     name, everything = TOTALS[total]
     base = 4 if active in WITHOUT_SHARED else 5
     return name, everything, base * WIDENINGS.get((total, active), 1)
@@ -69,7 +69,8 @@ def widths(total: int, active: int) -> tuple[str, Number, Number]:
 def model(
     name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Number = 0
 ) -> Architecture:
-    """Return a model of a shape, with Table 1's experts by default; Eqs. 2 and 3 count no vocabulary."""
+    """Return a model with this shape, by default with Table 1's experts. Its vocabulary is irrelevant to Eqs. 2 and
+    3."""
     layers, heads, hidden, expert = shape(name)
     return Architecture(
         vocab_size=1,
@@ -91,7 +92,7 @@ def millions(architecture: Architecture) -> tuple[Number, Number]:
 
 
 def sizes(total: int, active: int) -> tuple[Number, Number]:
-    """Return N and N_a in millions by Eqs. 2 and 3, for a row that prints them as ``total`` and ``active``."""
+    """Return N and N_a in millions by Eqs. 2 and 3, for a row with the printed values ``total`` and ``active``."""
     name, everything, serving = widths(total, active)
-    # Eqs. 2 and 3 count experts by their width alone, so any way to cut a width gives the same count.
+    # Eqs. 2 and 3 depend only on the experts' total width, not on their number.
     return millions(model(name, experts=everything, top_k=serving, shared=0))

@@ -1,4 +1,4 @@
-"""Check Zhao et al. (2025): counts of the experiments (Tables 1 and 6, Appendices H and L), and Eqs. 2 and 3."""
+"""Check Zhao et al. (2025): the experiments' counts (Tables 1 and 6, Appendices H and L), and Eqs. 2 and 3."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES_BY_EXPERTS = {
     "2.40B": {16: "1301", 32: "2404", 64: "4604", 128: "9008"},
     "3.96B": {32: "3964"},
 }
-"""Values of N in millions in Table 6 when the routed experts of Table 1 are halved or multiplied."""
+"""N in millions in Table 6, by shape and number of routed experts."""
 
 ACTIVE_BY_WIDENING = {
     "247M": {0.5: "31", 1: "48"},
@@ -33,7 +33,7 @@ ACTIVE_BY_WIDENING = {
     "2.40B": {0.5: "304", 1: "476", 2: "820", 4: "1508", 6: "2196"},
     "3.96B": {1: "793"},
 }
-"""Values of N_a in millions in Table 6 when Table 1's experts become u times as wide and fewer (Appendix H)."""
+"""N_a in millions in Table 6, by shape and u, if experts become u times as wide and fewer (Appendix H)."""
 
 APPENDIX_H = {
     0.5: ("112", "260", "303"),
@@ -42,7 +42,7 @@ APPENDIX_H = {
     4: ("896", "29", "1507"),
     6: ("1344", "18", "2196"),
 }
-"""Values at G = 20, S = 0.2, by u: d_expert, n_e and N_a in millions."""
+"""d_expert, n_e and N_a in millions at G = 20, S = 0.2, by u."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def setting(self) -> tuple[float, ...]:
-        """Fields that distinguish two experiments."""
+        """Fields that identify an experiment."""
         return self.active, self.total, self.tokens, self.experts, self.shared
 
 
@@ -82,7 +82,7 @@ def _run(row: dict[str, str]) -> Run:
 
 
 def records() -> Records:
-    """Yield every number that can be counted."""
+    """Yield every number that follows from the tables."""
     yield from _sizes()
     yield from _appendix_h()
     yield from _counts()
@@ -156,7 +156,7 @@ def _appendix_h() -> Records:
 def _counts() -> Records:
     runs = table_6()
     fitting = [run for run in runs if not run.validation]
-    # The experiments on G alone use integer numbers of experts that no other fitting run uses.
+    # Only the experiments on G use these numbers of experts among the fitting runs.
     marginal = [run for run in fitting if run.experts in (1, 2, 3, 4, 8, 16)]
     yield record("Abstract and Table 6", "experiments", "446", len(runs))
     yield record("Appendix C.1", "experiments for fitting", "268", len(fitting) - len(marginal))
@@ -190,7 +190,7 @@ SIZE_OF: dict[str, Callable[[Run], Number]] = {
     "total": lambda run: sizes(round(run.total / 1e6), round(run.active / 1e6))[0],
     "active": lambda run: sizes(round(run.total / 1e6), round(run.active / 1e6))[1],
 }
-"""Functions that compute N and N_a of a row in millions, by Eqs. 2 and 3."""
+"""Functions that compute a row's N and N_a in millions, by Eqs. 2 and 3."""
 
 
 def _ranges() -> Records:
