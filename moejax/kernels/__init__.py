@@ -1,1 +1,2 @@
-"""Kernels: all implementations of each operation per platform, and the table that selects one (``table.py``)."""
+"""Kernels: implementations of each operation by platform, and the table that selects an implementation
+(``table.py``)."""

@@ -1,4 +1,4 @@
-"""Branch on a condition that nearly always holds, so that plans know which code of a step runs."""
+"""Branch on a condition that nearly always holds, and mark the likely branch for plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import Array, lax
 def cond_likely(holds: Array, likely: Callable[..., Any], rare: Callable[..., Any], *operands: Any) -> Any:
     """Return ``likely(*operands)`` if the condition holds, else ``rare(*operands)``.
 
-    All conditions of a training's program are created here. In a compiled program, the true branch of a condition is
-    therefore the one that counts (``moejax.plan.program_text``).
+    Training programs create all conditionals here. So plans count the true branch of every conditional in a compiled
+    program (``moejax.plan.program_text``).
     """
     return lax.cond(holds, likely, rare, *operands)

@@ -1,7 +1,7 @@
 """Implement routing in pure JAX: routers, their losses and statistics, capacity, dispatchers, and the MoE block.
 
-A router turns logits into a ``Routing``; a dispatcher runs the experts that it names. They share nothing else, so R
-routers and D dispatchers are R + D functions.
+A router turns logits into a ``Routing``, and a dispatcher computes the experts of a ``Routing``. They share nothing
+else, so every router works with every dispatcher.
 """
 
 from moejax.kernels.experts import ACTIVATIONS, Experts

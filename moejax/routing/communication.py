@@ -1,7 +1,7 @@
-"""Send tokens to the devices of their experts along the ``expert`` axis of a mesh, and return the outputs.
+"""Send tokens to their experts' devices along the ``expert`` axis of a mesh, and return the outputs.
 
-A method is built from a device's routing and its ``Shard``. All code here runs on one device, inside ``shard_map``. No
-method drops tokens, so none changes a result.
+A communication method is built from a device's routing and its ``Shard``. All code here runs on one device, inside
+``shard_map``. Methods never drop tokens, so all give the same results.
 """
 
 from __future__ import annotations
@@ -43,43 +43,46 @@ class Shard(NamedTuple):
 
     @property
     def expert_devices(self) -> int:
-        """Return the number of devices along the ``expert`` axis, which share a group's tokens and all experts."""
+        """Return the number of devices along the ``expert`` axis, the size of a group. A group shares its tokens and
+        all experts."""
         return self.mesh.get(EXPERT, 1)
 
 
 class Communication(ABC):
-    """A communication method for the routing of this device's tokens: a pytree without gradients."""
+    """A communication method for the routing of this device's tokens, as a pytree without gradients."""
 
     @classmethod
     @abstractmethod
     def of(cls, routing: Routing, shard: Shard) -> Communication:
-        """Make the plan that depends on the routing alone."""
+        """Build the method from the routing and the shard."""
 
     @property
     def fits(self) -> Bool[Array, ""] | None:
-        """Return whether the buffers are large enough, equal on all communicating devices; None if they always are."""
+        """Return whether the buffers are large enough, with the same value on all communicating devices; None if always
+        True."""
         return None
 
     @abstractmethod
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
     ) -> tuple[Float[Array, "rows model"], Routing]:
-        """Return the rows that reach this device, and their routing to its experts."""
+        """Return the rows that this device receives, and their routing to its experts."""
 
     @abstractmethod
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Return the outputs of this device's experts to their tokens, and sum them there."""
+        """Send the outputs of this device's experts back to their tokens, and return each token's sum."""
 
 
 def numbered_here(routing: Routing, tokens: int) -> Routing:
-    """Return the slots of this device's own tokens, numbered locally and ordered by token."""
+    """Return the routing of this device's own tokens, with local token numbers, ordered by token."""
     slots = routing.expert.shape[0]
     token = jnp.arange(slots, dtype=jnp.int32) // (slots // tokens)
     return dataclasses.replace(routing, token=token, num_tokens=tokens)
 
 
 def of_rows(expert: Array, combine_weight: Array, slots: int, experts: int) -> Routing:
-    """Return the routing of rows received from other devices, one expert each; a balanced load is ``slots`` rows."""
+    """Return the routing of received rows, each with one expert; with balanced load, a device receives ``slots``
+    rows."""
     return Routing(
         token=jnp.arange(expert.shape[0], dtype=jnp.int32),
         expert=expert,
@@ -93,15 +96,15 @@ def of_rows(expert: Array, combine_weight: Array, slots: int, experts: int) -> R
     )
 
 
-# Parts are stacked along a leading axis, here and in the gradients. If the parts of a dimension do not fill whole
-# memory tiles, XLA's TPU compiler pads them for a scatter or all-reduces the whole, which sends twice the bytes.
+# Stack parts along a leading axis, here and in the gradients. If parts of a dimension do not fill whole memory tiles,
+# XLA's TPU compiler pads them for a scatter, or all-reduces the whole array, which sends twice the bytes.
 
 
 @pytree
 @dataclass(frozen=True)
 class AllGather(Communication):
-    """A method in which each device reads its group's tokens and computes its own experts, in chunks if there are
-    many."""
+    """A method in which each device gathers its group's tokens and computes its own experts, in chunks if there are
+    many rows."""
 
     routing: Any
     shard: Shard = field(metadata={"static": True})
@@ -115,7 +118,7 @@ class AllGather(Communication):
     ) -> tuple[Float[Array, "rows model"], Routing]:
         """Return all tokens of the group."""
         local = self._local_routing(combine_weight)
-        # Other devices compute most of these slots.
+        # Most of these slots belong to experts on other devices.
         slots = local.expert.shape[0]
         buffer = math.ceil(self.shard.buffer_factor * slots / self.shard.expert_devices)
         return self._gathered(x), dataclasses.replace(local, buffer_rows=min(buffer, slots))
@@ -131,7 +134,7 @@ class AllGather(Communication):
         return lax.all_gather(array, EXPERT).reshape(-1, *array.shape[1:])
 
     def _local_routing(self, weight: Array) -> Routing:
-        """Return the slots of this device's experts and group of tokens, with local numbers; the other slots are
+        """Return the group's routing with local token and expert numbers; slots of other devices' experts are
         invalid."""
         routing, experts = self.routing, self.shard.experts
         num_tokens, expert = self.shard.tokens * self.shard.expert_devices, routing.expert
@@ -156,7 +159,7 @@ class AllGather(Communication):
         ).masked(here)
 
     def _index(self, axes: tuple[str, ...]) -> Array | int:
-        """Return the index of this device along some axes, in the order in which they split an array."""
+        """Return this device's index along several axes, in the order in which they shard an array."""
         present = tuple(axis for axis in axes if axis in self.shard.mesh)
         return lax.axis_index(present) if present else 0
 
@@ -181,7 +184,7 @@ class AllToAll(Communication):
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Return whether the buffers of all devices of the group are large enough. All devices must take the same
+        """Return whether the buffers of all devices in the group are large enough. All devices must take the same
         branch."""
         fits = jnp.diff(self.layout.offsets).max() <= self.buffer
         return lax.pmin(fits.astype(jnp.int32), EXPERT) == 1
@@ -208,15 +211,15 @@ class AllToAll(Communication):
 @pytree
 @dataclass(frozen=True)
 class RaggedAllToAll(Communication):
-    """A method with one buffer for all arriving rows, which have no gaps between them.
+    """A method with one buffer for all received rows, which are contiguous.
 
-    See ``moejax.kernels.ragged_all_to_all`` for where that is fast. Only the total that arrives on a device is limited,
-    so two devices may exchange a load that exceeds the pairwise buffers of ``AllToAll``.
+    ``moejax.kernels.ragged_all_to_all`` describes on which platforms it is fast. Only the total number of rows that a
+    device receives is limited, so two devices may exchange more rows than the pairwise buffers of ``AllToAll`` allow.
     """
 
     layout: Any
     loads: Any
-    """Int32[devices, devices, experts]: expert loads by sender, receiver and local expert of the receiver."""
+    """Int32[devices, devices, experts]: numbers of rows by sender, receiver and the receiver's local expert."""
     slots: int = field(metadata={"static": True})
     buffer: int = field(metadata={"static": True})
 
@@ -229,12 +232,13 @@ class RaggedAllToAll(Communication):
 
     @property
     def rows_between(self) -> Int[Array, "devices devices"]:
-        """Return the number of rows from each device to each."""
+        """Return the number of rows from each device to each device."""
         return self.loads.sum(axis=2)
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Return whether every device of the group has space for the rows it receives; each device knows all loads."""
+        """Return whether every device in the group has space for the rows that it receives; each device has all
+        ``loads``."""
         return self.rows_between.sum(axis=0).max() <= self.buffer
 
     def dispatch(

@@ -1,4 +1,4 @@
-"""Compute each token's weighted sum of its experts' outputs, from the tokens and experts of one device.
+"""Compute each token's weighted sum of its experts' outputs, for the tokens and experts of one device.
 
 A dispatcher is a function ``dispatch(x, routing, experts) -> y``.
 """
@@ -28,7 +28,7 @@ Dispatch = Callable[[Array, Routing, Experts], Array]
 
 
 def dense(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
-    """Compute every token with every expert: the reference, slow but simple."""
+    """Compute every token with every expert, as a slow but simple reference."""
     weights = jnp.zeros((experts.num_experts, x.shape[0]), jnp.float32)
     weights = weights.at[routing.expert, routing.token].add(routing.combine_weight, mode="drop")
     y = project_down(checkpoint_name(project_up(x, experts), MOE_GATE_UP), weights, experts)
@@ -36,10 +36,10 @@ def dense(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -
 
 
 def capacity(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
-    """Compute one batched product in which each expert has ``routing.capacity`` rows, empty or not.
+    """Compute one batched matmul in which each expert has ``routing.capacity`` rows, including empty rows.
 
-    It drops nothing beyond ``limit_capacity``. A routing without a limit needs space for every token at every expert,
-    which is correct but slow.
+    Only ``limit_capacity`` drops tokens. A routing without a limit needs space for every token at every expert, which
+    is correct but slow.
     """
     limit = routing.capacity or routing.num_tokens
     layout = by_slot(routing, limit)
@@ -53,7 +53,7 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
     """Sort assignments by expert and multiply each expert's rows by its own matrices, without dropping tokens.
 
     If most slots are invalid, as on a device with a part of the experts, compute ``routing.buffer_rows`` rows at once,
-    and the rows beyond them in further chunks.
+    and further rows in chunks.
     """
     weight, balanced = routing.combine_weight, routing.tokens_per_expert
     kernel = partial(select("experts", x, weight, None, experts), tokens_per_expert=balanced)
@@ -69,19 +69,19 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
         x, weight, experts = given
         return kernel(x, weight, part, dataclasses.replace(experts, gate_up=apart(experts.gate_up)))
 
-    # A conditional fixes the memory layout of its outputs. Keep matrices and their gradients in the layout of the
-    # products.
+    # A conditional fixes its outputs' memory layout. Keep matrices and their gradients in the layout of the matmuls.
     experts = dataclasses.replace(experts, gate_up=side_by_side(experts.gate_up))
     return in_chunks(chunk, buffer, layout.offsets[-1], layout, x, weight, experts)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def in_chunks(chunk: Callable[..., Array], buffer: int, needed: Int[Array, ""], layout: Layout, *given: Any) -> Array:
-    """Return the sum of ``chunk(number, layout, *given)`` over the chunks of ``buffer`` rows that hold ``needed`` rows.
+    """Return the sum of ``chunk(number, layout, *given)`` over the chunks of ``buffer`` rows that cover ``needed``
+    rows.
 
-    The first chunk is always computed. The others, and their gradients in the backward pass, are added inside a
-    conditional, and recomputed rather than saved. Under plain differentiation a conditional would output the saved
-    values of its branches and the gradients of all that they read, as zeros when it is not taken, and then add them.
+    The first chunk is always computed. The other chunks, and their gradients in the backward pass, are added inside a
+    conditional, and recomputed rather than saved. With plain differentiation, a conditional would output its branches'
+    saved values and the gradients of all their inputs, which are zeros if the branch is not taken.
     """
     return _and_others(chunk, buffer, needed, layout, given, chunk(0, layout, *given))
 
@@ -89,15 +89,15 @@ def in_chunks(chunk: Callable[..., Array], buffer: int, needed: Int[Array, ""], 
 def _and_others(
     part: Callable[..., Any], buffer: int, needed: Array, layout: Layout, given: tuple[Any, ...], first: Any
 ) -> Any:
-    """Return ``first`` plus the sum of ``part(number, layout, *given)`` over the other chunks that are needed."""
+    """Return ``first`` plus the sum of ``part(number, layout, *given)`` over the other chunks that contain needed
+    rows."""
 
     def added(first: Any, *operands: Any) -> Any:
         def add(number: Array, total: Any) -> Any:
             return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, part(number, *operands))
 
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), first)
-        # Loop over the needed chunks alone: with many devices along the expert axis most of the possible ones are
-        # empty.
+        # Loop only over needed chunks: with many devices along the expert axis, most chunks are empty.
         total = lax.fori_loop(jnp.ones_like(needed), -(-needed // buffer), add, wide)
         return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, first)
 

@@ -1,6 +1,6 @@
 """Sort assignments by expert: arrange their rows, and limit the capacity of experts.
 
-Tokens are dropped by ``limit_capacity`` and nowhere else.
+Only ``limit_capacity`` drops tokens.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from moejax.sharding import can_split, on_many_devices, token_axes
 
 
 def by_expert(routing: Routing, padding: int = 0) -> Layout:
-    """Order rows by expert without gaps, followed by the invalid slots and ``padding`` more rows."""
+    """Order rows by expert without gaps, followed by the invalid slots and ``padding`` empty rows."""
     order, offsets = expert_order(routing.expert, routing.num_experts)
     source = jnp.pad(order, (0, padding), constant_values=order.shape[0])
     return _with_rows(source, jnp.arange(order.shape[0], dtype=jnp.int32), order, routing, offsets)
 
 
 def by_slot(routing: Routing, capacity: int) -> Layout:
-    """Give each expert ``capacity`` rows, leaving unused ones empty."""
+    """Give each expert ``capacity`` rows; unused rows stay empty."""
     order, offsets = expert_order(routing.expert, routing.num_experts)
     starts, slots = offsets[:-1], jnp.arange(capacity, dtype=jnp.int32)
     place = starts[:, None] + slots
@@ -42,8 +42,8 @@ def by_slot(routing: Routing, capacity: int) -> Layout:
 
 
 def cut(layout: Layout, start: Array | int, rows: int, padding: int = 0) -> Layout:
-    """Cut ``rows`` rows from ``start`` out of a layout by expert and add ``padding`` empty rows; other slots have no
-    row."""
+    """Cut ``rows`` rows, beginning at ``start``, from a layout by expert and add ``padding`` empty rows; other slots
+    get no row."""
     slots = layout.row.shape[0]
 
     def part(of_rows: Array, empty: int) -> Array:
@@ -79,11 +79,11 @@ def _with_rows(source: Array, rows: Array, order: Array, routing: Routing, offse
 def expert_order(
     experts_of: Int[Array, " assignments"], experts: int
 ) -> tuple[Int[Array, " assignments"], Int[Array, " offsets"]]:
-    """Return the assignments sorted stably by expert, and the first position of each expert."""
+    """Return the assignments sorted stably by expert, and each expert's offset in this order."""
     assignments = experts_of.shape[0]
     slots = jnp.arange(assignments, dtype=jnp.int32)
     if (experts + 1) * assignments < 2**31:
-        # Sorting one integer that combines expert and slot is faster than sorting a pair, and stable.
+        # Sorting one integer that combines expert and slot is stable, and faster than sorting pairs.
         keys = jnp.sort(experts_of * assignments + slots)
         order, expert = keys % assignments, keys // assignments
     else:
@@ -94,9 +94,9 @@ def expert_order(
 def expert_capacity(assignments: Any, num_experts: int, capacity_factor: float) -> Any:
     """Return the maximum number of assignments of an expert: the balanced load times ``capacity_factor``, rounded up.
 
-    ``assignments`` is an int or a traced Int32 array. Integer arithmetic rounds both alike.
+    ``assignments`` is an int or a traced Int32 array. Integer arithmetic gives the same rounding for both.
     """
-    # No product below exceeds 32 bits. A factor above num_experts limits nothing.
+    # No product below exceeds 32 bits. A factor above num_experts has no effect.
     factor = min(capacity_factor, num_experts)
     finest = math.isqrt(2**30 // (num_experts * math.ceil(factor)))
     share = (Fraction(factor).limit_denominator(finest) or Fraction(1, finest)) / num_experts
@@ -109,8 +109,8 @@ def limit_capacity(
 ) -> Routing:
     """Mark the assignments beyond an expert's capacity as invalid; a ``capacity_factor`` of None drops nothing.
 
-    Earlier tokens have priority (GShard, Switch), so that no later token displaces them. ``padding_mask`` is False for
-    padding, whose slots are already invalid in ``routing``; the capacity is that of the other tokens.
+    Earlier tokens have priority over later tokens (GShard, Switch). ``padding_mask`` is False for padding, whose slots
+    are already invalid in ``routing``; the capacity depends only on the number of other tokens.
     """
     if capacity_factor is None:
         return routing

@@ -1,7 +1,6 @@
 """Compute the MoE block on one device or on a mesh: send tokens to their experts and return the outputs.
 
-The router runs before, and losses and counts are computed on global arrays, so no result depends on the mesh beyond
-rounding.
+Routers, losses and counts use global arrays outside this block, so results depend on the mesh only by rounding.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def moe_block(
 ) -> Float[Array, "tokens model"]:
     """Return each token's weighted sum of its experts' outputs.
 
-    On a mesh, tokens are split over all axes but ``tensor``, and experts over ``expert``. Nothing is dropped.
+    On a mesh, tokens are split over all axes except ``tensor``, and experts over ``expert``. No token is dropped.
 
     Args:
-      dispatch: function that computes the rows of a device.
+      dispatch: function that computes a device's rows.
       communication: a key of ``COMMUNICATION``.
-      buffer_factor: size of a device's buffer for rows, and in ``all_to_all`` of its buffer for each other device, as a
-        multiple of the rows that a balanced routing sends there.
-      mesh: device mesh; None for the one set by ``jax.set_mesh``.
+      buffer_factor: size of a device's row buffer (in ``all_to_all``, of its buffer for each device), as a multiple of
+        its rows in a balanced routing.
+      mesh: device mesh; None for the mesh set by ``jax.set_mesh``.
 
     Raises:
       UserError: the mesh does not divide tokens, experts or hidden units.
@@ -57,7 +56,7 @@ def moe_block(
         return dispatch(x, routing, experts)
     _check(sizes, x, experts)
     tokens = P(token_axes(sizes))
-    # If the slots of a token are not contiguous, every device reads all slots.
+    # If a token's slots are not contiguous, every device reads all slots.
     slots = P() if routing.top_k is None else tokens
     is_split = FSDP in sizes and x.shape[1] % sizes[FSDP] == 0
 
@@ -78,12 +77,12 @@ def moe_block(
         way = gathering if is_gathered else COMMUNICATION[communication].of(here, shard)
         if (fits := way.fits) is None:
             return block(way, x, weight, experts)[None]
-        # If its buffers are too small, a group gathers instead, in this layer of this step.
+        # If its buffers are too small in a layer and step, a group gathers instead.
         y: Any = _with_fallback(block, fits, way, gathering, x, weight, experts)
         return y[None]
 
-    # With split hidden units, every device has a part of each sum. Parts are added outside of shard_map, where the
-    # gradient of an addition is a copy; inside, it would be another reduction over the mesh.
+    # With split hidden units, every device has a part of each sum. Parts are added outside shard_map, where the
+    # gradient of an addition is a copy; inside, the gradient would be another reduction over the mesh.
     parts = jax.shard_map(
         on_device,
         mesh=mesh,
@@ -98,8 +97,8 @@ def moe_block(
 def _with_fallback(block: Callable[..., Array], fits: Array, way: Any, fallback: Any, *given: Any) -> Array:
     """Return ``block(way, *given)`` if ``fits``, else ``block(fallback, *given)``.
 
-    The backward pass saves the values of the first branch and recomputes the second. Plain differentiation would save
-    the values of both.
+    The backward pass uses saved values for the first branch and recomputes the second. Plain differentiation would save
+    values for both branches.
     """
     return cond_likely(
         fits,
@@ -110,8 +109,8 @@ def _with_fallback(block: Callable[..., Array], fits: Array, way: Any, fallback:
 
 
 def _save(block: Callable[..., Array], fits: Array, way: Any, fallback: Any, *given: Any) -> tuple[Array, Any]:
-    # A backward pass is a pytree of its inputs and of the values that it has computed. The conditional outputs the
-    # latter alone, because the inputs are available already.
+    # A backward function is a pytree of its inputs and its saved values. The conditional outputs only the saved values,
+    # because the inputs are already available.
     backward: Any = jax.eval_shape(lambda *operands: jax.vjp(block, *operands)[1], way, *given)
 
     def first(way: Any, _: Any, *given: Any) -> tuple[Array, list[Array]]:
@@ -142,12 +141,12 @@ _with_fallback.defvjp(_save, _gradients)
 
 
 def _gathered(experts: Experts, dtype: jnp.dtype, is_split: bool) -> Experts:
-    """Return the matrices in ``dtype``, gathered in that type if an axis splits them along the residual width.
+    """Return the matrices in ``dtype``, gathered in this type if an axis splits them along the model dimension.
     Gradients are summed in the original type and reduce-scattered."""
     into, out_of = (_gathered_into, _gathered_out_of) if is_split else (side_by_side, _unchanged)
     return dataclasses.replace(
         experts,
-        # Gate and up are placed side by side, the layout of their product, when the device's part is cast.
+        # The cast of the device's part also places gate and up side by side, the layout of their matmul.
         gate_up=apart(_in_type(into, dtype, experts.gate_up)),
         down=_in_type(out_of, dtype, experts.down),
     )
@@ -183,7 +182,7 @@ def _in_type(gather: Callable[[Array], Array], dtype: jnp.dtype, matrix: Array) 
 
 
 def _with_one_output_bias(experts: Experts, sizes: dict[str, int]) -> Experts:
-    """Keep the output bias on one tensor-parallel device only, because outputs are summed over these devices."""
+    """Keep the output bias on only one tensor-parallel device, because outputs are summed over these devices."""
     if experts.down_bias is None or TENSOR not in sizes:
         return experts
     first = lax.axis_index(TENSOR) == 0
@@ -211,6 +210,6 @@ def _check(sizes: dict[str, int], x: Array, experts: Experts) -> None:
     ):
         if count % parts:
             raise UserError(
-                f"{count} {what} cannot be split over {parts} devices of the mesh {sizes}; every device gets as many: "
-                f"change the number of {what}, or the mesh."
+                f"{count} {what} cannot be split equally over {parts} devices of the mesh {sizes}; change the number of "
+                f"{what}, or the mesh."
             )

@@ -1,10 +1,10 @@
 """Turn router logits into a ``Routing``.
 
 A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
-``bias`` shifts the choice of experts but never their weights. ``key`` seeds the noise of routers that have any; None
-disables it. Each further option is set by the Architecture field of the same name, which must exist. A
-router whose decision for a token depends on later tokens also takes ``padding_mask``, Bool[tokens], False for padding,
-or None without padding.
+``bias`` shifts the choice of experts but never their weights. ``key`` seeds the noise of noisy routers; None disables
+noise. Each further option is set by the Architecture field of the same name, which must exist. A router whose decision
+for a token depends on later tokens also has an argument ``padding_mask``: Bool[tokens], False for padding, or None
+without padding.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def softmax_topk(
 def topk_softmax(
     logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None, routed_scaling_factor: float = 1.0
 ) -> Routing:
-    """Select the top k logits, then apply softmax to those alone (Shazeer et al. 2017 without noise; gpt-oss)."""
+    """Select the top k logits, then apply softmax only to these (Shazeer et al. 2017 without noise; gpt-oss)."""
     expert = top_k_indices(logits, top_k, bias)
     weight = jax.nn.softmax(gather_scores(logits, expert), axis=1)
     return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, routed_scaling_factor * weight)
@@ -66,7 +66,7 @@ def sigmoid_topk(
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
-    """Select the top k of sigmoid score + bias; weights are the selected scores, normalised (DeepSeek-V3, Eq.
+    """Select the top k by sigmoid score + bias; weights are the normalised scores of the selection (DeepSeek-V3, Eq.
     12–16)."""
     expert = top_k_indices(jax.nn.sigmoid(logits), top_k, bias)
     return _sigmoid_routing(logits, expert, norm_topk_prob, routed_scaling_factor)
@@ -88,7 +88,7 @@ def group_limited(
     The score of a group is the sum of its two highest biased scores. With one group this is ``sigmoid_topk``.
 
     Raises:
-      UserError: the groups do not divide the experts, or those a token may use hold fewer than ``top_k``.
+      UserError: the groups do not divide the experts, or a token's groups have fewer than ``top_k`` experts.
     """
     tokens, experts = logits.shape
     _check_groups(experts, top_k, num_groups, top_k_groups)
@@ -104,13 +104,13 @@ def group_limited(
 def switch(logits: Logits, *, top_k: int = 1, bias: Bias = None, key: NoiseKey = None) -> Routing:
     """Select one expert per token, weighted by its softmax probability (Fedus et al. 2022, Eq. 1–2).
 
-    Its noise, ``jitter``, is applied to the input of the router's linear map.
+    The router's noise, ``jitter``, is applied to the input of its linear map.
 
     Raises:
       UserError: ``top_k`` is not 1.
     """
     if top_k != 1:
-        raise UserError(f"top_k is {top_k}, but the switch router sends a token to one expert; set top_k to 1.")
+        raise UserError(f"top_k is {top_k}, but the switch router sends each token to one expert; set top_k to 1.")
     return softmax_topk(logits, top_k=1, bias=bias, norm_topk_prob=False)
 
 
@@ -127,10 +127,10 @@ def noisy_topk(
     key: NoiseKey = None,
     noise_logits: Logits | None = None,
 ) -> Routing:
-    """Add normal noise to the logits, select the top k, and apply softmax to those (Shazeer et al. 2017, Eq. 3–5).
+    """Add normal noise to the logits, select the top k, and apply softmax to these (Shazeer et al. 2017, Eq. 3–5).
 
-    The noise has the standard deviation softplus(``noise_logits``), from a second linear map as in that paper; without
-    it, 1/experts (Riquelme et al. 2021, V-MoE).
+    The noise has the standard deviation softplus(``noise_logits``), where ``noise_logits`` come from a second linear
+    map as in that paper. Without them it is 1/experts (Riquelme et al. 2021, V-MoE).
     """
     if key is not None:
         scale = 1.0 / logits.shape[1] if noise_logits is None else jax.nn.softplus(noise_logits)
@@ -145,7 +145,7 @@ def top_p(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None
     ``top_k``.
 
     Huang et al. 2024, "Harder Tasks Need More Experts"; weights are the probabilities, not normalised. The bound
-    ``top_k``, which fixes the shapes, is our addition; set it to the number of experts to disable it.
+    ``top_k``, which fixes the shapes, is not in the paper; set it to the number of experts to disable it.
     """
     probabilities = jax.nn.softmax(logits, axis=1)
     expert = top_k_indices(probabilities, top_k, bias)
@@ -162,12 +162,12 @@ def expert_choice(
     key: NoiseKey = None,
     padding_mask: Bool[Array, " tokens"] | None = None,
 ) -> Routing:
-    """Let every expert take its best tokens, ``top_k`` experts per token on average (Zhou et al. 2022, Eq. 1–2).
+    """Let every expert select its best tokens, with ``top_k`` experts per token on average (Zhou et al. 2022, Eq. 1–2).
 
-    Loads are equal by construction, and ``bias`` has no effect. This router is not causal: the choice of a token
-    depends on later tokens and on other sequences. A language model trained with it sees a little of its future and
-    cannot be sampled token by token. No expert takes padding. The number of slots is that without padding, but each
-    expert takes only as many tokens as there would be without the padding; the remaining slots are invalid.
+    Loads are equal by construction, and ``bias`` has no effect. This router is not causal: whether a token is selected
+    depends on later tokens and on other sequences. A language model trained with it sees some information about future
+    tokens and cannot be sampled token by token. Experts never select padding. The number of slots counts padding, but
+    each expert selects only its capacity for the other tokens; the remaining slots are invalid.
     """
     tokens, experts = logits.shape
     capacity = min(expert_capacity(tokens * top_k, experts, 1.0), tokens)
@@ -193,13 +193,13 @@ def expert_choice(
 
 
 def balanced(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None) -> Routing:
-    """Assign experts round-robin, independent of the logits, for equal loads (debugging)."""
+    """Assign experts round-robin, independently of the logits, for equal loads (debugging)."""
     tokens, experts = logits.shape
     return _equal_weights(logits, (jnp.arange(tokens * top_k, dtype=jnp.int32) % experts).reshape(tokens, top_k))
 
 
 def random(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None) -> Routing:
-    """Assign k different experts uniformly at random, independent of the logits; without a key, always the same
+    """Assign k different experts uniformly at random, independently of the logits; without a key, the same every time
     (debugging)."""
     expert = top_k_indices(jax.random.uniform(jax.random.key(0) if key is None else key, logits.shape), top_k)
     return _equal_weights(logits, expert)
@@ -221,7 +221,7 @@ _OWN: dict[str, Callable[..., Routing]] = {
     )
 }
 ROUTERS: LazyDict[str, Callable[..., Routing]] = LazyDict(lambda: with_plugins(_OWN, "moejax.routers"))
-"""Routers by ``Architecture.router``; other packages add theirs by entry points."""
+"""Routers by ``Architecture.router``; other packages add routers by entry points."""
 
 INPUT_NOISE = {"switch": jitter}
 """``noise(x, key) -> x`` for routers that apply noise to the input of their linear map during training."""
@@ -240,7 +240,7 @@ def router_options(router: str) -> tuple[str, ...]:
 
 
 def unknown_options(router: str, given: dict[str, object]) -> list[str]:
-    """Return those of ``given`` that are options of other routers but not of this one."""
+    """Return the names in ``given`` that are options of other routers but not of this router."""
     of_any = {option for name in ROUTERS for option in router_options(name)}
     return [name for name in given if name in of_any and name not in router_options(router)]
 
@@ -248,15 +248,14 @@ def unknown_options(router: str, given: dict[str, object]) -> list[str]:
 def update_bias(
     bias: Float[Array, "*layers experts"], counts: Int[Array, "*layers experts"], rate: float | Array
 ) -> Float[Array, "*layers experts"]:
-    """Update the expert bias after one optimiser step: ``rate`` up for experts below the mean load, down for those
-    above.
+    """Update the expert bias after an optimiser step: add ``rate`` for experts below the mean load, subtract it above.
 
-    Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1, with the step's mean over experts subtracted,
-    so that the bias does not drift as a whole. ``counts`` are summed over all microbatches of the step and the whole
-    mesh: the sign of a sum is not the sum of signs.
+    Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1, with the update's mean over experts subtracted,
+    so that the mean bias does not drift. ``counts`` must be summed over all microbatches of the step and the whole
+    mesh, because the sign of a sum is not the sum of signs.
     """
-    # Integers decide which expert is at the mean; a rounded mean would give it a sign. The sum of the loads may exceed
-    # 32 bits; sums of their quotients and remainders by the number of experts do not.
+    # Compare loads with the mean as integers; a rounded mean would give an expert at the mean a sign. The sum of the
+    # loads may exceed 32 bits; sums of their quotients and remainders by the number of experts do not.
     quotients, rests = jnp.divmod(counts, counts.shape[-1])
     more, rest = jnp.divmod(rests.sum(-1, keepdims=True, dtype=counts.dtype), counts.shape[-1])
     mean = quotients.sum(-1, keepdims=True, dtype=counts.dtype) + more
@@ -271,8 +270,8 @@ def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float
 def _sigmoid_routing(logits: Logits, expert: Int[Array, "tokens top_k"], normalise: bool, factor: float) -> Routing:
     """Return the routing with sigmoid scores as weights.
 
-    Scores are normalised by their logarithms: if all logits are very negative, sums of scores underflow, and so do
-    gradients of quotients. Weights keep the epsilon of the DeepSeek-V3 and transformers code; probabilities sum to 1.
+    Scores are normalised in logarithms: if all logits are very negative, sums of scores and gradients of quotients
+    underflow. Weights keep the epsilon of the DeepSeek-V3 and transformers code; probabilities sum to 1.
     """
     log_scores = jax.nn.log_sigmoid(logits)
     if normalise:
@@ -293,9 +292,9 @@ def _check_groups(experts: int, top_k: int, num_groups: int, top_k_groups: int) 
     if experts % num_groups:
         raise UserError(f"num_groups is {num_groups}; it must divide the number of experts, {experts}.")
     if not 1 <= top_k_groups <= num_groups:
-        raise UserError(f"top_k_groups is {top_k_groups}; a token may use from 1 to num_groups = {num_groups} groups.")
+        raise UserError(f"top_k_groups is {top_k_groups}; it must be between 1 and num_groups, {num_groups}.")
     if top_k > experts // num_groups * top_k_groups:
         raise UserError(
-            f"top_k is {top_k}, but {top_k_groups} groups of {experts // num_groups} experts hold fewer; raise "
+            f"top_k is {top_k}, but {top_k_groups} groups of {experts // num_groups} experts have fewer experts; raise "
             f"top_k_groups or lower top_k."
         )

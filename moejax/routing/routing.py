@@ -21,14 +21,14 @@ from moejax.sharding import on_token_shards
 class Routing:
     """Assignments of tokens to experts, and the router scores behind them.
 
-    A slot is invalid if no expert computes it: a dropped assignment, an unused slot or a padding token. Its ``expert``
-    is the number of experts and its ``combine_weight`` is 0; dispatchers skip it.
+    A slot is invalid if no expert computes it: a dropped assignment, an unused slot or a padding token. An invalid
+    slot's ``expert`` is ``num_experts`` and its ``combine_weight`` is 0; dispatchers skip it.
     """
 
     token: Any
     """Int[assignments]: row of the token."""
     expert: Any
-    """Int[assignments]: expert of the token, or the number of experts for an invalid slot."""
+    """Int[assignments]: the token's expert, or ``num_experts`` for an invalid slot."""
     combine_weight: Any
     """Float32[assignments]: weight of the expert's output in the token's sum."""
     probabilities: Any
@@ -38,21 +38,21 @@ class Routing:
     num_tokens: int = field(metadata={"static": True})
     num_experts: int = field(metadata={"static": True})
     tokens_per_expert: int = field(metadata={"static": True})
-    """Assignments of an expert under balanced load; kernels choose their block sizes by it."""
+    """Number of assignments per expert with balanced load; kernels derive block sizes from it."""
     top_k: int | None = field(default=None, metadata={"static": True})
-    """Slots per token, if equal for all tokens and ordered by token; else None."""
+    """Slots per token if every token has equally many and slots are ordered by token; else None."""
     capacity: int | None = field(default=None, metadata={"static": True})
     """Upper bound on the assignments of an expert; None if only the number of tokens is known."""
     buffer_rows: int | None = field(default=None, metadata={"static": True})
-    """Rows to compute at once if most slots are invalid; rows beyond it are computed in further chunks."""
+    """Number of rows to compute at once if most slots are invalid; further rows are computed in chunks."""
 
     @property
     def valid(self) -> Bool[Array, " assignments"]:
-        """Return whether an expert computes each slot."""
+        """Return for each slot whether an expert computes it."""
         return self.expert < self.num_experts
 
     def masked(self, valid: Bool[Array, " assignments"]) -> Routing:
-        """Return the routing with all slots invalid that are not ``valid``."""
+        """Return the routing with slots marked invalid where ``valid`` is False."""
         return dataclasses.replace(
             self,
             expert=jnp.where(valid, self.expert, self.num_experts),
@@ -74,7 +74,7 @@ def top_k_indices(
 def top_k_scores(
     scores: Float[Array, "tokens ... n"], k: int
 ) -> tuple[Float[Array, "tokens ... k"], Int[Array, "tokens ... k"]]:
-    """Return the ``k`` largest values of the last axis and their indices, largest first; no gradient flows."""
+    """Return the ``k`` largest values of the last axis and their indices, largest first, without gradients."""
 
     def local(scores: Array) -> tuple[Array, Array]:
         values, indices = jax.lax.top_k(scores, k)
@@ -97,7 +97,7 @@ def token_choice(
     expert: Int[Array, "tokens top_k"],
     combine_weight: Float[Array, "tokens top_k"],
 ) -> Routing:
-    """Build the routing in which every token has selected its own experts."""
+    """Build the routing for tokens that select their own experts."""
     tokens, top_k = expert.shape
     return Routing(
         token=jnp.repeat(jnp.arange(tokens, dtype=jnp.int32), top_k),

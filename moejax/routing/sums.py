@@ -1,6 +1,6 @@
-"""Compute the sums behind a layer's losses and statistics, and these from them.
+"""Compute sums over a layer's routing, and losses and statistics from these sums.
 
-Sums add up over microbatches, steps and the mesh, so no value depends on how a batch is split.
+Sums add up over microbatches, steps and the mesh, so losses and statistics do not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moejax.sharding import on_token_shards
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class RoutingSums:
-    """Sums over the tokens of a batch, for one layer or, with a leading axis, for many; ``a + b`` covers both
+    """Sums over a batch's tokens, for one layer or, with a leading axis, several layers; ``a + b`` covers both
     batches."""
 
     tokens: Any
@@ -37,9 +37,9 @@ class RoutingSums:
     squared_logsumexp: Any
     """Float32: sum of squared logsumexp of the logits."""
     sequences: Any
-    """Int32: sequences with at least one token that is no padding."""
+    """Int32: number of sequences with at least one token that is not padding."""
     sequence_balance: Any
-    """Float32: sum over sequences of the balance loss of each, 1 in perfect balance."""
+    """Float32: sum of the sequences' balance losses; each is 1 in perfect balance."""
 
     def __add__(self, other: RoutingSums) -> RoutingSums:
         return jax.tree.map(jnp.add, self, other)
@@ -98,10 +98,11 @@ def load_shares(counts: Array) -> Float[Array, "*batch experts"]:
 
 
 def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float[Array, "*batch"]:
-    """Return E · sum over experts of (share of assignments) · (share of probability): 1 if either is shared equally.
+    """Return E · sum over experts of (share of assignments) · (share of probability), which is 1 if one of the shares
+    is uniform.
 
     Fedus et al. 2022 (Switch), Eq. 4–6, with shares of all assignments instead of tokens, so that the scale is the same
-    for every k. The gradient flows through the probabilities alone.
+    for every k. Only the probabilities have gradients.
     """
     load = jax.lax.stop_gradient(load_shares(counts))
     total = probability.sum(-1, keepdims=True)
@@ -113,17 +114,16 @@ def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float
 def balance_loss(sums: RoutingSums, loads: Array | None = None) -> Float[Array, "*layers"]:
     """Return E · sum over experts of (share of assignments) · (mean probability); 1 in perfect balance, for every k.
 
-    Fedus et al. 2022 (Switch), Eq. 4–6. Over one batch it requires each batch to be balanced. ``loads``, a number per
-    layer and expert, replaces the counts of these sums as weights of the probabilities; only their shares matter. With
-    the loads of all microbatches of a step, only the whole needs to be balanced (the global-batch balance of Qiu et al.
-    2025), and the gradients add up over microbatches to that of the undivided batch.
+    Fedus et al. 2022 (Switch), Eq. 4–6. With the counts of ``sums``, each microbatch must be balanced. ``loads``, a
+    number per layer and expert, replaces these counts; only shares matter. With the loads of all microbatches of a
+    step, only the whole batch must be balanced (the global-batch balance of Qiu et al. 2025), and gradients add up over
+    microbatches to the whole batch's gradient.
     """
     return balance(sums.counts if loads is None else loads, sums.probability)
 
 
 def sequence_balance_loss(sums: RoutingSums) -> Float[Array, "*layers"]:
-    """Return the mean over non-empty sequences of the balance loss of each (DeepSeek-V3 2024, Eq. 17–20); 1 in perfect
-    balance."""
+    """Return the mean balance loss of non-empty sequences (DeepSeek-V3 2024, Eq. 17–20), 1 in perfect balance."""
     return sums.sequence_balance / jnp.maximum(sums.sequences, 1).astype(jnp.float32)
 
 
@@ -135,16 +135,16 @@ def router_z_loss(sums: RoutingSums) -> Float[Array, "*layers"]:
 def statistics(
     sums: RoutingSums, bias: Float[Array, "*layers experts"] | None = None
 ) -> dict[str, Float[Array, "*layers"]]:
-    """Return scalar statistics of one layer, or of many along a leading axis.
+    """Return scalar statistics of one layer, or of several layers along a leading axis.
 
-    Loads are relative to the balanced load, so that 1 is balance for any number of experts:
+    Loads are relative to the balanced load, so 1 means balance for any number of experts:
 
     - ``load_min``, ``load_max``: load of the least and the most loaded expert
     - ``load_cv``: standard deviation of the load over experts (its mean is 1)
     - ``max_violation``: ``load_max`` - 1 (MaxVio of Wang et al. 2024, auxiliary-loss-free balancing)
-    - ``load_entropy``: entropy of the load over log(experts); 1 in balance, 0 if one expert takes all
+    - ``load_entropy``: entropy of the load / log(experts); 1 in balance, 0 if one expert has all tokens
     - ``dead_experts``: experts without a single token
-    - ``dropped_share``: assignments dropped by capacity, as a share of those made
+    - ``dropped_share``: share of assignments that the capacity limit dropped
     - ``logit_rms``: root mean square of the router's logits
     - ``bias_range``: largest minus smallest routing bias; only with a ``bias``
     """
@@ -160,7 +160,7 @@ def statistics(
         "max_violation": load.max(-1) - 1.0,
         "load_entropy": -(share * jnp.log(jnp.maximum(share, 1e-20))).sum(-1) / jnp.log(float(max(experts, 2))),
         "dead_experts": (counts == 0).sum(-1).astype(jnp.float32),
-        # Subtract as integers: beyond 2^24 assignments, two floats may differ by rounding although nothing was dropped.
+        # Subtract as integers: beyond 2^24 assignments, rounding may make floats differ although nothing was dropped.
         "dropped_share": (sums.counts.sum(-1) - sums.served).astype(jnp.float32) / made,
         "logit_rms": jnp.sqrt(sums.squared_logit.sum(-1) / (experts * jnp.maximum(sums.tokens, 1).astype(jnp.float32))),
     }

@@ -22,28 +22,28 @@ from moejax.pytree import pytree
 from moejax.sharding import TOKEN_AXES, on_many_devices
 
 CUDNN_LATENT = (192, 128)
-"""Query and value widths for which cuDNN supports different widths: those of DeepSeek-V3."""
+"""Only combination of different query and value widths that cuDNN supports, as in DeepSeek-V3."""
 
 BACKENDS = ("auto", *TABLE["attention"])
-"""Values of ``Runtime.attention``: the best kernel of the platform, or a named one."""
+"""Values of ``Runtime.attention``: the platform's best kernel, or a named kernel."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class AttentionMask:
-    """Mask of visible keys: no later ones, none of another document, none beyond the window."""
+    """A mask that hides later keys, keys of other documents and keys beyond the window."""
 
     start: Any = 0
     """Int: index of the first query among the keys; 0 if queries and keys are the same tokens."""
     query_segments: Any = None
     """Int[B, T]: document of each query, or None if a row is one document."""
     key_segments: Any = None
-    """Int[B, S]"""
+    """Int[B, S]: document of each key, or None if a row is one document."""
     window: int = field(default=0, metadata={"static": True})
-    """Maximum number of keys that a query sees, including its own; 0 for all."""
+    """Maximum number of keys that a query attends to, including its own; 0 for all keys."""
 
     def is_full_sequence(self, queries: int, keys: int) -> bool:
-        """Return whether queries and keys are certainly the same tokens, with no cache."""
+        """Return whether queries and keys are statically known to be the same tokens, without a cache."""
         return isinstance(self.start, int) and not self.start and queries == keys
 
     def distance(self, queries: int, keys: int) -> Int[Array, "T S"]:
@@ -51,7 +51,7 @@ class AttentionMask:
         return self.start + jnp.arange(queries)[:, None] - jnp.arange(keys)
 
     def dense(self, queries: int, keys: int) -> Bool[Array, "B_or_1 T S"]:
-        """Return which keys each query sees."""
+        """Return a mask that is True for the keys that a query attends to."""
         distance = self.distance(queries, keys)
         seen = distance >= 0
         if self.window:
@@ -72,10 +72,10 @@ def attention(
     sinks: Float[Array, " H"] | None = None,
     backend: str = "auto",
 ) -> Float[Array, "B T H V"]:
-    """Return the softmax-weighted mean of the values, by a named kernel or the best one for the program.
+    """Return the softmax-weighted mean of the values, computed by a named kernel or by the best kernel for the program.
 
-    ``slopes`` times the distance in tokens are subtracted from the scores (ALiBi). ``sinks`` are logits in the softmax
-    without a value. Queries that continue a cache are few and use the reference.
+    ``slopes`` times the distance in tokens are subtracted from the scores (ALiBi). ``sinks`` are additional logits in
+    the softmax without values. Queries after a cache are few, so they use the reference.
     """
     if not mask.is_full_sequence(query.shape[1], key.shape[1]):
         kernel = reference
@@ -96,7 +96,7 @@ def reference(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention with all scores at once, in float32."""
+    """Compute attention with all scores in memory at once, in float32."""
     batch, queries, heads, _ = query.shape
     keys, groups = key.shape[1], key.shape[2]
     by_group = (groups, heads // groups, 1, 1)
@@ -126,7 +126,7 @@ def on_head_shards(
     if not on_many_devices():
         return local(query, key, value, segments, sinks)
     tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
-    # Heads are split only if every device gets the keys of its own queries.
+    # Split heads only if every device gets the keys of its own queries.
     heads = "tensor" if tensor > 1 and query.shape[2] % tensor == key.shape[2] % tensor == 0 else None
     rows = P(TOKEN_AXES, None, heads, None)
     return jax.shard_map(local, in_specs=(rows, rows, rows, P(TOKEN_AXES), P(heads)), out_specs=rows, check_vma=False)(
@@ -147,16 +147,16 @@ def check_attention(architecture: Architecture, backend: str, compute_dtype: str
             f"compute_dtype = {compute_dtype!r} (it computes in 'bfloat16')": compute_dtype != "bfloat16",
             "attention_sinks": a.attention_sinks,
             **alibi,
-            f"latent attention with queries of {widths[0]} and values of {widths[1]} numbers a head": (
+            f"latent attention with query width {widths[0]} and value width {widths[1]} per head": (
                 widths[0] != widths[1] and widths != CUDNN_LATENT
             ),
         },
     }.get(backend, {})
     if any(beyond.values()):
         names = ", ".join(name for name, has in beyond.items() if has)
-        raise UserError(f"runtime.attention {backend!r} knows no {names}; choose another of {', '.join(BACKENDS)}.")
+        raise UserError(f"runtime.attention {backend!r} does not support {names}; choose another of {', '.join(BACKENDS)}.")
     if backend == "numba" and not cpu.available():
         raise UserError(
-            "runtime.attention 'numba' needs the package numba, which is not installed or does not work here; "
-            "pip install 'moejax[cpu]', or choose 'auto'."
+            "runtime.attention 'numba' needs the package numba, which is not installed or does not work here. "
+            "Run pip install 'moejax[cpu]', or choose 'auto'."
         )

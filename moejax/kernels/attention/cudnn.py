@@ -1,11 +1,11 @@
 """Compute causal attention with NVIDIA's fused kernels (cuDNN), in bfloat16 and float16.
 
 Supported sizes follow NVIDIA's table for cuDNN 9.18 (docs.nvidia.com/cudnn, Attention, read on 2026-11-25). Gradients
-exist for heads of up to 128 numbers, and up to 256 on Hopper. Hopper and Blackwell also support queries of 192 with
-values of 128, the sizes of DeepSeek-V3's latent attention.
+exist for head widths up to 128, and up to 256 on Hopper. Hopper and Blackwell also support query width 192 with value
+width 128, the sizes of DeepSeek-V3's latent attention.
 
-Documents in a row are described by their starts and lengths, so no mask of queries by keys is stored. A program is
-compiled for up to ``most_documents`` per row; rows with more are computed by tiles.
+Documents in a row are described by their starts and lengths, so no queries × keys mask is stored. A program is compiled
+for up to ``most_documents`` per row; rows with more documents use tiled attention.
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value, M most documents.
 """
@@ -29,7 +29,7 @@ from moejax.kernels.private_api import cudnn_attention, cudnn_attention_gradient
 from moejax.kernels.saved_names import ATTN_OUT
 
 FEWEST_DOCUMENTS, MEAN_TOKENS = 32, 256
-"""Documents per row that a program is compiled for: this minimum, or one per this mean length."""
+"""A program supports at least ``FEWEST_DOCUMENTS`` per row, or one document per ``MEAN_TOKENS`` if that is more."""
 HOPPER = 9
 WIDEST_HEAD = {HOPPER: 256}
 OTHER_WIDEST = 128
@@ -44,8 +44,8 @@ def supports(
     if not is_16_bits or slopes is not None or sinks is not None or generation < 8:
         return False
     if mask.query_segments is not None and (generation < HOPPER or mask.window or widths[0] != widths[1]):
-        # JAX requires Hopper. NVIDIA does not document windows combined with documents. The kernel takes one offset per
-        # document for keys and values (and for queries and outputs), which is wrong for values if the widths differ.
+        # JAX requires Hopper. NVIDIA does not document windows combined with documents. The kernel uses one offset per
+        # document for both keys and values (and for queries and outputs), which is wrong if their widths differ.
         return False
     if widths == CUDNN_LATENT:
         return generation >= HOPPER
@@ -62,22 +62,22 @@ def cudnn(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention in one kernel, for queries and keys of the same tokens.
+    """Compute attention in one kernel, if queries and keys belong to the same tokens.
 
     Raises:
       UserError: cuDNN does not support these inputs.
     """
     if not supports(query, key, value, mask, slopes=slopes, sinks=sinks):
         raise UserError(
-            f"runtime.attention 'cudnn' does not compute queries of {query.shape[-1]} and values of {value.shape[-1]} "
-            f"numbers a head in {query.dtype.name}{_beyond(mask, slopes, sinks)} on this GPU; choose 'auto'."
+            f"runtime.attention 'cudnn' does not support query width {query.shape[-1]} and value width "
+            f"{value.shape[-1]} in {query.dtype.name}{_beyond(mask, slopes, sinks)} on this GPU; choose 'auto'."
         )
 
     def local(query: Array, key: Array, value: Array, segments: Array | None, _: None) -> Array:
         if segments is None:
             return cudnn_attention(query, key, value, scale=scale, window=mask.window)
         if query.size > jnp.iinfo(jnp.int32).max:
-            # Document offsets are counted in numbers, as int32.
+            # Document offsets count array elements in int32.
             return _by_tiles(scale, query, key, value, segments)
         return _packed(scale, query, key, value, segments)
 
@@ -101,8 +101,8 @@ def _packed(
 ) -> Float[Array, "B T H K"]:
     """Compute attention within documents.
 
-    The backward pass keeps one logsumexp per query. The kernel's own array of them has ``most_documents`` times as many
-    entries, nearly all zero, as if each document were as long as the row. Tiles are recomputed.
+    The backward pass keeps one logsumexp per query. The kernel's own logsumexp array is ``most_documents`` times as
+    large, as if each document were as long as the row, and mostly zero. Tiled attention is recomputed.
     """
     documents = _documents(segments)
 
@@ -171,7 +171,7 @@ def _by_tiles(scale: float, query: Array, key: Array, value: Array, segments: Ar
 
 
 def _of_each_head(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
-    """Return keys and values repeated for every query head.
+    """Return keys and values, repeated for every query head.
 
     JAX computes key offsets from the number of query heads (fixed in its pull request 39521, July 2026). With fewer key
     heads, queries would see keys of another document.
@@ -181,26 +181,26 @@ def _of_each_head(query: Array, key: Array, value: Array) -> tuple[Array, Array]
 
 
 def most_documents(length: int) -> int:
-    """Return the number of documents per row of this length that a program is compiled for.
+    """Return the maximum number of documents in a row of this length for which a program is compiled.
 
-    While a layer is computed, softmax sums are stored in float32 as if each document were as long as the row. At 128
-    numbers per head, each document takes 1/64 of the queries' bytes.
+    During a layer's computation, softmax sums are stored in float32 as if each document were as long as the row. At
+    head width 128, each document takes 1/64 of the queries' bytes.
     """
     return max(FEWEST_DOCUMENTS, length // MEAN_TOKENS)
 
 
 class _Documents(NamedTuple):
-    """Starts and lengths of each row's documents; -1 after the last one. A document is a run of tokens with the same
-    segment number, as in packed rows; padding is one too."""
+    """Starts and lengths of each row's documents; -1 after the last document. A document is a run of tokens with the
+    same segment number, as in packed rows; padding counts as a document."""
 
     starts: Int[Array, "B M_and_one"]
     lengths: Int[Array, "B M"]
     number: Int[Array, "B T"]
-    """Index of each token's document, counted over all rows, as in the kernel."""
+    """Index of each token's document, counted over all rows like in the kernel."""
     place: Int[Array, "B T"]
     """Position of each token in its document."""
     are_few: Bool[Array, ""]
-    """True if the kernel supports the rows: none has more than ``most_documents``."""
+    """True if no row has more than ``most_documents``, so that the kernel supports the rows."""
 
 
 def _documents(segments: Int[Array, "B T"]) -> _Documents:

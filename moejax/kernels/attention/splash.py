@@ -18,15 +18,15 @@ from moejax.kernels.saved_names import ATTN_OUT
 from moejax.kernels.table import Operand
 
 LANES = 128
-"""Keys must be a multiple of this."""
+"""The number of keys must be a multiple of this."""
 BLOCKS = (1024, 512, 256, LANES)
-"""Block sizes in tokens for queries and keys: the first that divides the sequence is used."""
+"""Block sizes in tokens for queries and keys; the first that divides the sequence length is used."""
 COMPUTED = 512
-"""Maximum number of keys per inner step of a block of queries."""
+"""Maximum number of keys per inner step of a query block."""
 
 
 def supports(*arrays: Operand | AttentionMask, slopes: Float[Any, " H"] | None = None, **options: Any) -> bool:
-    """Return whether there is no ALiBi, which the kernel does not support."""
+    """Return True without ALiBi slopes, which the kernel does not support."""
     return slopes is None
 
 
@@ -40,7 +40,7 @@ def splash(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention in one kernel that skips masked blocks, for queries and keys of the same tokens.
+    """Compute attention in one kernel that skips masked blocks, if queries and keys belong to the same tokens.
 
     On other platforms the kernel is interpreted, for tests.
 
@@ -48,7 +48,7 @@ def splash(
       UserError: ``slopes`` are given.
     """
     if slopes is not None:
-        raise UserError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
+        raise UserError("runtime.attention 'splash' does not support positions = 'alibi'; choose 'tiled'.")
     # Rounding the scale to bfloat16 would change all scores in the same direction.
     query = (query.astype(jnp.float32) * scale).astype(query.dtype)
 
@@ -69,7 +69,7 @@ def _heads_first(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
     length = query.shape[1]
-    # Padding comes after every real query, so no query sees it.
+    # Padding comes after all real queries, so no query attends to it.
     padded = length + -length % LANES
     block = next(size for size in BLOCKS if padded % size == 0)
     computed = min(block, COMPUTED)

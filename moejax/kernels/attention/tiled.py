@@ -1,11 +1,11 @@
 """Compute causal attention tile by tile (FlashAttention: Dao et al., 2022; Dao, 2023), in plain XLA for any platform.
 
-A tile of queries is combined with its visible tiles of keys one at a time, with a running maximum and sum of the
-softmax. The backward pass recomputes each tile's scores from their logsumexp. No array of size queries × keys is ever
-stored. Tiles above the diagonal or outside the window are never computed.
+A query tile is combined with its visible key tiles one at a time, with a running maximum and sum of the softmax. The
+backward pass recomputes each tile's scores from their logsumexp. No queries × keys array is ever stored. Tiles above
+the diagonal or outside the window are never computed.
 
 Shapes: B batch, T tokens, G key-value heads, R query heads per key-value head, K width of a query, V width of a value,
-t and s tokens of a tile of queries and of keys.
+t and s tokens of a query tile and a key tile.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from moejax.kernels.saved_names import ATTN_OUT
 
 F32 = jnp.float32
 MASK_VALUE = float(np.finfo(np.float32).min)
-"""Score of a masked key: finite, so that a tile in which a query sees no key gives no NaN."""
+"""Score of a masked key. It is finite, so that a tile without visible keys for a query gives no NaN."""
 
 TILES = {"cpu": 64}
-"""Tokens per tile by platform. Other platforms use ``OTHER_TILE``, because a loop iteration costs several kernel
-launches there."""
+"""Tokens per tile by platform. Other platforms use the larger ``OTHER_TILE``, because a loop iteration there needs
+several kernel launches."""
 OTHER_TILE = 512
 
 
 class MaskSettings(NamedTuple):
-    """Static settings: mask and score modifications."""
+    """Static settings for the mask and the scores."""
 
     tile: int
     window: int
@@ -43,7 +43,7 @@ class MaskSettings(NamedTuple):
 
 
 class TiledInputs(NamedTuple):
-    """Inputs with the head axes first, so that a tile is one matrix per head; T is a multiple of the tile."""
+    """Inputs with heads before tokens, so that a tile is one matrix per head; T is a multiple of the tile size."""
 
     query: Float[Array, "B G R T K"]
     key: Float[Array, "B G T K"]
@@ -62,14 +62,14 @@ def tiled(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention without storing its scores, for queries and keys of the same tokens.
+    """Compute attention without storing its scores, if queries and keys belong to the same tokens.
 
     ``slopes`` are constants, not learned.
     """
     length, groups = query.shape[1], key.shape[2]
     tile = min(TILES.get(platform(), OTHER_TILE), length)
     rule = MaskSettings(tile, mask.window, scale, None if slopes is None else tuple(np.asarray(slopes).tolist()))
-    # Padding comes after every real query, so no query sees it.
+    # Padding comes after all real queries, so no query attends to it.
     queries, keys, values = (_padded(jnp.swapaxes(x, 1, 2), tile, axis=2) for x in (query, key, value))
     batch, heads, *of_head = queries.shape
     inputs = TiledInputs(
@@ -117,19 +117,19 @@ def _scores(rule: MaskSettings, inputs: TiledInputs, i: Array | int, j: Array | 
 
 
 def _first_key_tile(rule: MaskSettings, i: Array | int) -> Any:
-    """Return the first tile of keys that tile i of the queries sees; the last is its own."""
+    """Return the first key tile that is visible to query tile ``i``; the last is tile ``i``."""
     return jnp.maximum(i * rule.tile - rule.window + 1, 0) // rule.tile if rule.window else 0
 
 
 def _last_query_tile(rule: MaskSettings, j: Array | int, tiles: int) -> Any:
-    """Return the last tile of queries that sees tile j of the keys; the first is its own."""
+    """Return the last query tile to which key tile ``j`` is visible; the first is tile ``j``."""
     return (
         jnp.minimum((j * rule.tile + rule.tile + rule.window - 2) // rule.tile, tiles - 1) if rule.window else tiles - 1
     )
 
 
 def _forward(rule: MaskSettings, inputs: TiledInputs) -> tuple[Float[Array, "B G R T V"], Float[Array, "B G R T 1"]]:
-    """Return the outputs and the logsumexp of each query's scores."""
+    """Return the outputs, and the logsumexp of each query's scores."""
     shape, width = inputs.query.shape[:-1], inputs.value.shape[-1]
     row = (*shape[:-1], rule.tile, 1)
     if inputs.sinks is None:

@@ -1,9 +1,9 @@
 """Kernels for CPU cores: Python functions compiled by numba, which XLA calls as custom calls.
 
-XLA computes such a part of a model as dozens of small programs, each of which reads and writes main memory. A kernel
-keeps a block of the data in a core's cache from beginning to end. ``custom_call.py`` connects XLA with the kernels and
-distributes their parts over XLA's threads. Kernels share ``product.py``, matrix products based on ``tile.py``,
-``arithmetic.py``, exponentials, and ``memory.py``. The other files contain the kernels, each named after its operation.
+XLA computes such an operation as dozens of small programs, each of which reads and writes main memory. A kernel keeps a
+block of data in a core's cache from beginning to end. ``custom_call.py`` connects XLA with the kernels and distributes
+their parts over XLA's threads. Kernels share ``product.py`` (matmuls based on ``tile.py``), ``arithmetic.py``
+(exponentials) and ``memory.py``. The other files contain the kernels, each named after its operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def available() -> bool:
         raise
     except ImportError as problem:  # numba rejects NumPy versions newer than itself.
         warnings.warn(
-            f"numba does not work here ({says('numba', problem)}), so a CPU runs XLA's own programs.", stacklevel=2
+            f"numba does not work here ({says('numba', problem)}), so XLA's own programs run on the CPU.", stacklevel=2
         )
         return False
     return True

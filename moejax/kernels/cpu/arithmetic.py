@@ -13,15 +13,15 @@ from moejax.kernels.cpu.compiled import FAST
 
 ZERO, ONE = np.float32(0), np.float32(1)
 MASK_VALUE = np.float32(-1e30)
-"""Logit of a masked key in a softmax: differences to it do not overflow."""
+"""Logit of a masked key in a softmax; differences from it do not overflow."""
 FLOAT, INT = ir.FloatType(), ir.IntType(32)
 
 
 @intrinsic
 @no_type_check
 def fill_vectors(typingctx) -> Any:
-    """Make loops of the calling function use a core's full vector width. LLVM uses half of 16-number vectors by
-    default, because programs that use few of them lose more by a lower clock rate."""
+    """Make loops of the calling function use a core's full vector width. By default LLVM uses only 8 of 16 lanes,
+    because full vectors lower the clock rate, which does not pay in programs with few vector operations."""
 
     def generate(context, builder, signature, arguments):
         # llvmlite's own `add` does not support attributes with values.
@@ -43,7 +43,7 @@ def _of_bits(typingctx, bits) -> Any:
 @intrinsic
 @no_type_check
 def larger(typingctx, a, b) -> Any:
-    """Return the larger of two float32, in a form that LLVM can vectorize in reductions."""
+    """Return the larger of two float32 numbers, in a form that LLVM can vectorize in reductions."""
 
     def generate(context, builder, signature, arguments):
         largest = builder.module.declare_intrinsic("llvm.maxnum", [FLOAT], ir.FunctionType(FLOAT, [FLOAT, FLOAT]))
@@ -55,7 +55,7 @@ def larger(typingctx, a, b) -> Any:
 @intrinsic
 @no_type_check
 def _or_nan(typingctx, y, x) -> Any:
-    """Return y, or x if x is NaN: a branch-free choice that fast-math reordering cannot remove."""
+    """Return y, or x if x is NaN, without a branch and in a form that fast-math optimisations cannot remove."""
 
     def generate(context, builder, signature, arguments):
         y, x = arguments
@@ -64,9 +64,9 @@ def _or_nan(typingctx, y, x) -> Any:
     return types.float32(types.float32, types.float32), generate
 
 
-# exp(x) = 2^n·exp(r) with integer n and |r| ≤ ln(2)/2. ln(2) is subtracted in two parts, the first exact in n's range,
-# and exp(r) is the polynomial of Cephes' expf (Moshier, 1989). The error is one unit in the last place, and up to five
-# (3e-7) at the ends of the range, where sums may be reordered.
+# exp(x) = 2^n·exp(r) with integer n and |r| ≤ ln(2)/2. n·ln(2) is subtracted in two parts, the first of which is exact,
+# and exp(r) is the polynomial of Cephes' expf (Moshier, 1989). The error is one unit in the last place. Because sums
+# may be reordered, it is up to five units (3e-7) at the ends of the range.
 _PER_LN2 = np.float32(1.44269504)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
@@ -77,7 +77,7 @@ _LOWEST, _HIGHEST, _BIAS, _MANTISSA_BITS = np.float32(-87.0), np.float32(88.0), 
 @njit(inline="always", **FAST)
 @no_type_check
 def exp(x: np.float32) -> np.float32:
-    """Return e^x: 0 below -87, e^88 above 88, where float32 ends, and NaN for NaN."""
+    """Return e^x: 0 below -87, e^88 above 88 (close to the float32 maximum), and NaN for NaN."""
     inside = min(larger(x, _LOWEST), _HIGHEST)
     n = np.rint(inside * _PER_LN2)
     r = inside - n * _LN2_HIGH - n * _LN2_LOW

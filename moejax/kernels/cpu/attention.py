@@ -1,8 +1,8 @@
-"""Compute causal attention on CPU cores, head by head, with all scores of a few queries at once.
+"""Compute causal attention on CPU cores, head by head, with all scores of a query tile at once.
 
-A tile of queries is multiplied with all its visible keys in one product, so the softmax needs no running sums. The
-backward pass recomputes a tile's scores from their logsumexp. Only one tile's scores are stored at a time. Keys that no
-query of a tile sees, above the diagonal or outside the window, are skipped.
+A query tile is multiplied by all its visible keys in one matmul, so the softmax needs no running sums. The backward
+pass recomputes a tile's scores from their logsumexp. Only one tile's scores are stored at a time. Keys that are
+invisible to all queries of a tile, above the diagonal or outside the window, are skipped.
 
 Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value.
 """
@@ -49,13 +49,13 @@ class Inputs(NamedTuple):
     key: Float[Array, "B T G K"]
     value: Float[Array, "B T G V"]
     sinks: Float[Array, " H"]
-    """MASK_VALUE for no sinks."""
+    """MASK_VALUE without sinks."""
     slopes: Float[Array, " H"]
     segments: Int[Array, "B T"]
     """All 0 if each row is one document."""
     scale: Float[Array, " 1"]
     rule: Int[Array, " 2"]
-    """The window, 0 for none, and whether rows have several documents."""
+    """The window (0 for none), and 1 if rows have several documents, else 0."""
 
 
 def supports(query: Array, key: Array, value: Array, mask: AttentionMask, **options: Any) -> bool:
@@ -73,14 +73,14 @@ def attention(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention in float32 without storing its scores, for queries and keys of the same tokens.
+    """Compute attention in float32 without storing its scores, if queries and keys belong to the same tokens.
 
     Raises:
       UserError: the program is not for a CPU.
     """
     if platform() != "cpu":
         raise UserError(
-            f"runtime.attention 'numba' is for CPUs, and this program is for a {platform()}; choose 'auto'."
+            f"runtime.attention 'numba' is for CPUs, but this program is for a {platform()}; choose 'auto'."
         )
     batch, length, heads, _ = query.shape
     inputs = Inputs(
@@ -96,7 +96,7 @@ def attention(
     if not on_many_devices():
         return _attend(inputs)
     tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
-    # Heads are split only if every device gets the keys of its own queries.
+    # Split heads only if every device gets the keys of its own queries.
     split = "tensor" if tensor > 1 and heads % tensor == key.shape[2] % tensor == 0 else None
     rows = P(TOKEN_AXES, None, split, None)
     specs = Inputs._make((rows, rows, rows, P(split), P(split), P(TOKEN_AXES, None), P(None), P(None)))
@@ -107,15 +107,16 @@ def attention(
 @njit(inline="always")
 @no_type_check
 def _tile(length: int) -> int:
-    """Return the number of queries per tile: fewer for short sequences, because half of the scores within a tile are
-    masked."""
+    """Return the number of queries per tile. Short sequences have small tiles, because half of a diagonal tile's scores
+    are masked."""
     return 32 if length <= 128 else 64
 
 
 @njit(inline="always", **FAST)
 @no_type_check
 def _score(scores, scale, segments, slope, first, query, window, has_segments) -> None:
-    """Convert products of a query with the keys from ``first`` on to scores: scale, ALiBi and masking."""
+    """Convert a query's products with keys to scores in place: scale, ALiBi and mask. The first key's index is
+    ``first``."""
     keys = scores.shape[0]
     for j in range(keys):
         scores[j] *= scale
@@ -137,7 +138,7 @@ def _score(scores, scale, segments, slope, first, query, window, has_segments) -
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, part: int) -> int:
-    """Compute one head of one sequence: outputs, and the logsumexp of each query's scores."""
+    """Compute the outputs, and the logsumexp of each query's scores, for one head of one sequence."""
     fill_vectors()
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
     sinks, slopes = floats1(argument(frame, 3)), floats1(argument(frame, 4))
@@ -185,8 +186,8 @@ def _forward_part(frame: int, part: int) -> int:
 @kernel(BACKWARD)
 @no_type_check
 def _backward_part(frame: int, part: int) -> int:
-    """Compute one key-value head of one sequence, with all query heads that share it: gradients of queries, keys and
-    values, and each query's weighted mean gradient of its weights."""
+    """Compute gradients for one key-value head of one sequence and all query heads that share it: gradients of queries,
+    keys and values, and each query's weighted mean gradient of its weights."""
     fill_vectors()
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
     slopes, segments = floats1(argument(frame, 4)), integers2(argument(frame, 5))

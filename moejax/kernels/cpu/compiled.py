@@ -1,8 +1,8 @@
-"""Compile kernels with numba and cache them for the user.
+"""Compile kernels with numba and cache them per user.
 
-Loading a file of numba's cache unpickles it and runs its machine code, and numba checks neither. Therefore only the
-user may write to the folder. A file that differs from its recorded hash is removed and compiled again. While
-processes compile, none looks for damaged files: a new file is recorded a moment after it is written.
+Loading a file of numba's cache unpickles it and runs its machine code; numba verifies neither. Therefore only the user
+may have write access to the folder. A file that differs from its recorded hash is removed and compiled again. Damaged
+files are not searched while processes compile, because a new file's hash is recorded shortly after the file is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from moejax.folder import locked, note, noted, sha256, user_cache
 from moejax.wording import says
 
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
-"""Numba options: sums may be reordered, as vectorization requires, but NaN is preserved."""
+"""Numba options that allow reordered sums, which vectorization requires, but preserve NaN."""
 
 config: Any = importlib.import_module("numba.core.config")
 
@@ -34,7 +34,7 @@ SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__fi
 
 def compiled(kind: Any, function: Any, **options: Any) -> Any:
     """Return a function that XLA can call, compiled or loaded from the cache."""
-    # Numba recompiles a cached function if its own file has changed, but not if code that it calls has changed.
+    # Numba recompiles a cached function if the function's file changes, but not if code in other files changes.
     function.__qualname__ += f"-{SHARED_CODE:08x}"
     try:
         with _cached():
@@ -43,8 +43,8 @@ def compiled(kind: Any, function: Any, **options: Any) -> Any:
         if isinstance(problem, RuntimeError) and not any(word in str(problem) for word in ("cannot cache", "home")):
             raise
         warnings.warn(
-            f"Kernels for this CPU cannot be kept on disk ({says('numba', problem)}), so that every process "
-            "compiles them, which takes seconds; set NUMBA_CACHE_DIR to a folder of your own that can be written.",
+            f"CPU kernels cannot be cached on disk ({says('numba', problem)}), so every process compiles them again, "
+            "which takes seconds. Set NUMBA_CACHE_DIR to a writable folder that you own.",
             stacklevel=2,
         )
         return cfunc(kind, **options)(function)
@@ -52,7 +52,7 @@ def compiled(kind: Any, function: Any, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def _cached() -> Iterator[None]:
-    """Use our folder for numba's cache files inside the context, and record the hashes of new ones."""
+    """Use our folder for numba's cache files inside the context, and record the hashes of new files."""
     before = config.CACHE_DIR
     folder = _checked(Path(before) if before else user_cache() / "kernels")
     with locked(folder, shared=True, patience_seconds=10.0):

@@ -19,12 +19,12 @@ from moejax.sharding import on_many_devices
 
 KERNEL = "moejax_cross_entropy"
 PARTS = 8
-"""Number of parts, each with its own sum of the matrix's gradient."""
+"""Number of parts, each of which sums its own gradient of the matrix."""
 ROWS = 256
-"""Number of tokens with logits in memory at the same time."""
+"""Number of tokens per part whose logits are in memory at the same time."""
 MOST_NUMBERS = 2**20
-"""Maximum size of a matrix: larger ones do not fit into a cache, and eight sums of their gradients take too much
-memory."""
+"""Maximum size of a matrix. Larger matrices do not fit into a cache, and ``PARTS`` copies of their gradients take too
+much memory."""
 
 NOT_A_NUMBER = np.float32(np.nan)
 """Loss of an out-of-vocabulary id."""
@@ -33,7 +33,7 @@ NOT_A_NUMBER = np.float32(np.nan)
 @kernel(KERNEL)
 @no_type_check
 def _part(frame: int, part: int) -> int:
-    """Compute losses and gradients of a part's tokens, and its share of the matrix's gradient."""
+    """Compute losses and gradients of a part's tokens, and the part's summand of the matrix's gradient."""
     fill_vectors()
     hidden, matrix = floats2(argument(frame, 0)), floats2(argument(frame, 1))
     targets, weights = integers1(argument(frame, 2)), floats1(argument(frame, 3))
@@ -56,7 +56,7 @@ def _part(frame: int, part: int) -> int:
                 row[v] = exp(row[v] - highest)
                 total += row[v]
             loss[start + r] = highest + np.log(total) - of_target
-            # The gradient of a loss by its logits is softmax minus one-hot target.
+            # The gradient of a loss with respect to its logits is softmax minus one-hot target.
             weight = weights[start + r]
             scale = weight * ONE / total
             for v in range(vocab):
@@ -79,7 +79,7 @@ def supports(hidden: Array, matrix: Array, targets: Array, weights: Array) -> bo
 def loss_and_gradients(
     hidden: Float[Array, "N D"], matrix: Float[Array, "D V"], targets: Int[Array, " N"], weights: Float[Array, " N"]
 ) -> tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, "D V"]]:
-    """Return the loss of each target, and the gradients of their weighted sum."""
+    """Return the loss of each target, and the gradients of the weighted sum of losses."""
     shapes = targets.shape, hidden.shape, (PARTS, *matrix.shape)
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     loss, dhidden, dmatrix = custom_call(KERNEL, PARTS, results, hidden, matrix, targets, weights)

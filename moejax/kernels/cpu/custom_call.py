@@ -1,7 +1,6 @@
 """Connect numba-compiled kernels to XLA's custom calls.
 
-A kernel is a function ``part(frame, i)`` of the call frame and a part's index. Parts may be computed in any order on
-any threads::
+A kernel is a function ``part(frame, i)`` of the call frame and a part's index. Parts may run in any order on any thread::
 
     @kernel("moejax_double")
     @no_type_check
@@ -11,9 +10,9 @@ any threads::
 
     y = custom_call("moejax_double", x.shape[0], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-XLA passes the address of a call frame to the handler, which is the same for all kernels. Buffers and attributes are
-read from this frame; ``ffi_layout.py`` declares its structures. Numba caches compiled code on disk, so compiled code
-must not contain addresses: functions are found by name or in a table.
+XLA passes the address of a call frame to the handler, which is the same for all kernels. The handler reads buffers and
+attributes from this frame; ``ffi_layout.py`` declares its structures. Numba caches compiled code on disk, so compiled
+code must not contain addresses: it looks functions up by name or in a table.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from moejax.kernels.cpu.memory import (
 )
 
 HANDLER = types.intp(types.intp)
-"""Signature of the handler: from the address of a call frame to that of an error, 0 for none."""
+"""Signature of the handler: from the address of a call frame to the address of an error, or 0 without an error."""
 PART = types.intp(types.intp, types.intp)
 """Signature of a kernel: from the address of a call frame and a part's index to 0."""
 
-# Offsets in bytes, as plain numbers, which numba compiles into the code.
+# Offsets in bytes are plain numbers, which numba compiles as constants.
 EXTENSION = ffi.CallFrame.extension_start.offset
 API = ffi.CallFrame.api.offset
 CONTEXT = ffi.CallFrame.context.offset
@@ -91,8 +90,7 @@ MOST_KERNELS = 64
 TABLE = (ctypes.c_int64 * (1 + 2 * MOST_KERNELS))()
 binding.add_symbol("moejax_kernels", ctypes.addressof(TABLE))
 DEVICES, CORES = ctypes.c_int64(1), ctypes.c_int64(1)
-"""Number of devices that share XLA's threads, and of cores that run them: more helpers than cores would slow the
-call."""
+"""Number of devices that share XLA's threads, and number of cores; more helper threads than cores would slow a call."""
 binding.add_symbol("moejax_native_devices", ctypes.addressof(DEVICES))
 binding.add_symbol("moejax_native_cores", ctypes.addressof(CORES))
 
@@ -147,7 +145,7 @@ integers1, integers2 = (_array_of(numba.int32, axes) for axes in (1, 2))
 @njit
 @no_type_check
 def announced(frame: int) -> bool:
-    """Answer XLA's query for the API version, made when a handler is registered; return whether this is such a
+    """Answer XLA's query for the API version, which it sends at a handler's registration; return whether this is such a
     query."""
     extension = load(frame + EXTENSION)
     if extension == 0 or load32(extension + EXTENSION_TYPE) != METADATA_EXTENSION:
@@ -238,11 +236,11 @@ binding.add_symbol("moejax_work", _work.address)
 @partial(compiled, HANDLER)
 @no_type_check
 def _handler(frame: int) -> int:
-    """Compute all parts of a call, on this thread and on helper threads of XLA.
+    """Compute all parts of a call on this thread and on XLA's helper threads.
 
-    The call never waits for a thread that has not started, so calls of several devices cannot deadlock. Threads take
-    parts until none is left, and the call waits only for parts that were taken. A helper that starts too late finds no
-    part. The last thread to leave frees the shared state.
+    The call never waits for a thread that has not started, so calls of several devices cannot deadlock. Threads process
+    parts until none is left, and the call waits only for parts that a thread has begun. A helper that starts too late
+    has nothing to do. The last thread frees the shared state.
     """
     if announced(frame):
         return 0
@@ -259,7 +257,7 @@ def _handler(frame: int) -> int:
     store(shared + PARTS, parts)
     store(shared + NEXT, 0)
     store(shared + DONE, 0)
-    store(shared + HOLDERS, 2)  # This thread counts twice: it takes parts and waits.
+    store(shared + HOLDERS, 2)  # This thread counts twice: it processes parts and waits.
     for _ in range(helpers):
         add(shared + HOLDERS, 1)
         if not _schedule(frame, work, shared):
@@ -284,7 +282,7 @@ def kernel(name: str) -> Callable[[Any], Any]:
 
 
 def custom_call(name: str, parts: int, results: Any, *arguments: jax.Array) -> Any:
-    """Call a kernel in ``parts`` parts; ``results`` gives the shapes and types of its results."""
+    """Call a kernel in ``parts`` parts; ``results`` are the shapes and types of its results."""
     DEVICES.value = jax.local_device_count("cpu")
     CORES.value = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     call = jax.ffi.ffi_call("moejax_kernel", results, vmap_method="sequential")
@@ -292,7 +290,7 @@ def custom_call(name: str, parts: int, results: Any, *arguments: jax.Array) -> A
 
 
 def _number(name: str) -> int:
-    """Return a kernel's id, the same in every process, because compiled programs contain it."""
+    """Return a kernel's id, which is the same in every process because compiled programs contain it."""
     return zlib.crc32(name.encode())
 
 

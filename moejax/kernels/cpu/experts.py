@@ -1,9 +1,9 @@
-"""Compute grouped experts on CPU cores: blocks of an expert's rows, each through all three of its matrices.
+"""Compute grouped experts on CPU cores: multiply blocks of an expert's rows by all three of its matrices.
 
-The result equals that of ``experts.blocks``, without its copies. A block's rows are gathered from their tokens when
-they are needed, and stay in a core's cache with their hidden rows. Products accumulate into gradients in place, and
-nothing is padded. While one matrix is used, the next one is prefetched, because experts with few rows use each matrix
-only briefly. Experts are distributed over XLA's threads.
+The result equals the result of ``experts.blocks``, without its copies. A block's rows are gathered from their tokens
+when they are needed, and stay in a core's cache with their hidden rows. Matmuls accumulate into gradients in place, and
+nothing is padded. While one matrix is used, the next matrix is prefetched, because experts with few rows use each
+matrix only briefly. Experts are distributed over XLA's threads.
 
 Shapes: N tokens, R rows, E experts, D model, F hidden.
 """
@@ -42,13 +42,13 @@ BLOCK = 256
 TOKENS = 256
 """Number of tokens per part of the kernel that sums rows."""
 AHEAD = 4
-"""Number of rows to prefetch ahead of the current one."""
+"""Number of rows to prefetch ahead of the current row."""
 
 
 @njit(inline="always")
 @no_type_check
 def _copy_tokens(tokens, numbers, start, rows, into) -> None:
-    """Copy the tokens of ``rows`` rows from ``start`` on."""
+    """Copy the tokens of rows ``start`` to ``start + rows``."""
     for r in range(rows):
         if r + AHEAD < rows:
             fetch_row(tokens[numbers[start + r + AHEAD]].ctypes.data, tokens.shape[1])
@@ -58,7 +58,7 @@ def _copy_tokens(tokens, numbers, start, rows, into) -> None:
 @njit(inline="always")
 @no_type_check
 def _block(rows: int) -> int:
-    """Return the block size for an expert with this number of rows: equal blocks of at least one row."""
+    """Return the block size for an expert with this number of rows, so that its blocks are nearly equal."""
     blocks = max((rows + BLOCK - 1) // BLOCK, 1)
     return max((rows + blocks - 1) // blocks, 1)
 
@@ -66,8 +66,8 @@ def _block(rows: int) -> int:
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, e: int) -> int:
-    """Compute expert e's outputs and gate and up projections; the part after the last expert sets unused rows to
-    zero."""
+    """Compute the outputs and the gate and up projections of expert ``e``; the part after the last expert zeroes unused
+    rows."""
     fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
@@ -154,7 +154,7 @@ def _backward_part(frame: int, e: int) -> int:
 @kernel(SUMS)
 @no_type_check
 def _sum_part(frame: int, part: int) -> int:
-    """Compute each token's sum over its rows; some rows are absent."""
+    """Compute each token's sum over its rows; rows of dropped assignments are absent."""
     fill_vectors()
     rows, row, sums = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats2(result(frame, 0))
     tokens = sums.shape[0]

@@ -1,7 +1,7 @@
 """Declare the structures of XLA's foreign-function interface that kernels read: ``xla/ffi/api/c_api.h``, API 0.3.
 
-jaxlib ships that header in ``jax.ffi.include_dir()``, and XLA keeps it binary-compatible. Structures are declared up to
-the last field that is read. ``tests/kernels/test_custom_call.py`` compiles the header of the installed jaxlib and
+jaxlib ships this header in ``jax.ffi.include_dir()``, and XLA keeps it binary-compatible. Structures are declared up to
+the last field that kernels read. ``tests/kernels/test_custom_call.py`` compiles the installed jaxlib's header and
 compares every offset.
 """
 
@@ -12,7 +12,7 @@ from ctypes import Structure, c_int, c_int64, c_size_t, c_void_p
 MAJOR_VERSION, MINOR_VERSION = 0, 3
 """Version of the API."""
 METADATA_EXTENSION = 1
-"""Type of the extension by which XLA asks a handler for that version."""
+"""Type of the extension with which XLA queries a handler's API version."""
 
 
 class _Extensible(Structure):

@@ -1,4 +1,4 @@
-"""Compute gradients of linear maps on CPU cores: products over tokens of two arrays, without transposing them.
+"""Compute weight gradients of linear maps on CPU cores: contract two arrays over tokens, without transposing them.
 
 Shapes: N tokens, D inputs, F outputs.
 """
@@ -20,7 +20,7 @@ from moejax.sharding import can_split, on_many_devices, over_tokens
 
 KERNEL = "moejax_linear_gradient"
 TOKENS = 1024
-"""Number of tokens per part, which has its own sum, up to ``MOST_PARTS`` parts."""
+"""Number of tokens per part. Each part has its own sum, and there are at most ``MOST_PARTS``."""
 MOST_PARTS = 8
 
 
@@ -48,7 +48,8 @@ def supports(equation: str, x: Array, dy: Array) -> bool:
 def linear_gradient(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """Compute ``jnp.einsum(equation, x, dy)``: each device sums over its own tokens, then devices are summed."""
+    """Compute ``jnp.einsum(equation, x, dy)``: each device sums over its own tokens, then sums are added over
+    devices."""
     tokens = token_axes(equation)
 
     def local(x: Array, dy: Array) -> Array:

@@ -1,5 +1,5 @@
-"""Define access to memory at addresses, for compiled kernels. Numba caches compiled code on disk, so no address is a
-constant in it: memory is allocated by the code, and functions are found by name.
+"""Define memory access by address for compiled kernels. Numba caches compiled code on disk, so addresses must not be
+constants: the code allocates memory itself and looks functions up by name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def room(typingctx, size) -> Any:
 @intrinsic
 @no_type_check
 def call(typingctx, function, argument) -> Any:
-    """Call the function at an address with one number, and return its result."""
+    """Call the function at an address with one integer, and return its result."""
 
     def generate(context, builder, signature, arguments):
         pointed = ir.FunctionType(INT64, [INT64])
@@ -78,7 +78,7 @@ def call(typingctx, function, argument) -> Any:
 @intrinsic
 @no_type_check
 def call2(typingctx, function, first, second) -> Any:
-    """Call the function at an address with two numbers, and return its result."""
+    """Call the function at an address with two integers, and return its result."""
 
     def generate(context, builder, signature, arguments):
         pointed = ir.FunctionType(INT64, [INT64, INT64])
@@ -90,8 +90,8 @@ def call2(typingctx, function, first, second) -> Any:
 @intrinsic(prefer_literal=True)
 @no_type_check
 def address_of(typingctx, name) -> Any:
-    """Return the address that ``binding.add_symbol`` assigned to a name. It is not a constant, so the caller can be
-    cached on disk."""
+    """Return the address that ``binding.add_symbol`` assigned to a name. It is looked up at load time, so the calling
+    code can be cached on disk."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), [INT64])
@@ -112,7 +112,7 @@ def pointer(typingctx, address) -> Any:
 
 
 def scratch(numbers: int) -> Any:
-    """Return a function that stack-allocates this many numbers in its caller and returns their address."""
+    """Return a function that stack-allocates ``numbers`` float32 values in its caller and returns their address."""
 
     @no_type_check
     def place(typingctx):

@@ -1,8 +1,7 @@
-"""Compute matrix products.
+"""Compute matmuls of matrices that are small or used only once, such as expert matrices.
 
-This is a small BLAS for matrices that are small or used only once, such as those of experts. Only the second factor is
-copied, one panel at a time, so few rows cost little more than their arithmetic. The next data is prefetched from memory
-meanwhile.
+Only the second factor is copied, one panel at a time, so a few rows cost little more than their arithmetic. Meanwhile
+the next data is prefetched from memory.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from moejax.kernels.cpu.tile import (
 )
 
 APART = 16
-"""Padding between rows of working memory, in numbers: rows a power of two apart would map to the same cache lines."""
+"""Padding between rows of working memory, in numbers. Without it, rows at power-of-two distances would map to the same
+cache lines."""
 FEW = 3
-"""Number of vertically adjacent tiles below which no panel is prefetched, because their arithmetic is faster than
+"""Number of vertically adjacent tiles up to which no panel is prefetched, because their arithmetic is faster than
 memory."""
 ROOM = 1 << 16
-"""Numbers in the largest matrix that is prefetched whole during the previous product: a quarter of a cache of 1 MiB.
-For larger ones, the next panel is prefetched while one is in use."""
+"""Maximum size of a matrix that is prefetched whole during the previous matmul: a quarter of a 1 MiB cache. For larger
+matrices, the next panel is prefetched during the use of a panel."""
 
 _panel_there, _corner_there = scratch(DEPTH * PANEL), scratch(TILE * PANEL)
 
@@ -86,7 +86,7 @@ def _fetch_panel(b, stride, is_transposed, depth, width, part, parts) -> None:
 @njit
 @no_type_check
 def _corner_tile(height, vectors, width, a_transposed, a, a_stride, panel, depth, c, c_stride, add) -> None:
-    """Compute a tile that is wider than the remaining columns of the product."""
+    """Compute a tile that is wider than the remaining columns of the result."""
     corner = _corner_there()
     tile(height, vectors, a_transposed, a, a_stride, panel, depth, corner, PANEL, 0, panel)
     for i in range(height):
@@ -100,7 +100,7 @@ def _corner_tile(height, vectors, width, a_transposed, a, a_stride, panel, depth
 def _product(
     m, n, k, a, a_stride, a_transposed, b, b_stride, b_transposed, c, c_stride, add, ahead, numbers_ahead
 ) -> None:
-    """Compute ``multiply_before`` for addresses; conditions are integers, 0 or 1."""
+    """Compute ``multiply_before`` for addresses; booleans are integers, 0 or 1."""
     panel = _panel_there()
     end = ahead + (4 * numbers_ahead if numbers_ahead <= ROOM else 0)
     tiles = (m + TILE - 1) // TILE
@@ -146,8 +146,8 @@ _product_there = types.ExternalFunction("moejax_product", types.void(*[types.int
 def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any, add: bool) -> None:
     """Compute c[m, n] = a[m, k]·b[k, n], or add it to c if ``add``.
 
-    Arrays are views that begin where the matrices do. ``lengths`` are m, n, k. ``strides`` are the row strides of the
-    matrices as stored, in elements. ``transposed`` states whether a and b are stored as [k, m] and [n, k].
+    Arrays are views that begin at the matrices' first elements. ``lengths`` are m, n, k. ``strides`` are the row
+    strides of the stored matrices, in elements. ``transposed`` states whether a and b are stored as [k, m] and [n, k].
     """
     multiply_before(a[:0], a, b, c, lengths, strides, transposed, add)
 
@@ -157,7 +157,7 @@ def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any
 def multiply_before(
     following: Any, a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any, add: bool
 ) -> None:
-    """Compute ``multiply`` and prefetch the whole array ``following`` meanwhile if it has at most ``ROOM`` numbers."""
+    """Compute ``multiply``, and meanwhile prefetch the array ``following`` if it has at most ``ROOM`` numbers."""
     _product_there(
         lengths[0],
         lengths[1],

@@ -24,7 +24,7 @@ ROWS = 128
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, part: int) -> int:
-    """Compute normalized rows and the factor of each."""
+    """Compute normalized rows and each row's factor."""
     fill_vectors()
     x, weight, epsilon = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))[0]
     y, scale = floats2(result(frame, 0)), floats1(result(frame, 1))
@@ -43,7 +43,7 @@ def _forward_part(frame: int, part: int) -> int:
 @kernel(BACKWARD)
 @no_type_check
 def _backward_part(frame: int, part: int) -> int:
-    """Compute gradients of rows, and a part's share of the weight's gradient."""
+    """Compute gradients of rows, and the part's summand of the weight's gradient."""
     fill_vectors()
     x, weight, scale = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))
     dy = floats2(argument(frame, 3))

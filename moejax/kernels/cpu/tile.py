@@ -1,7 +1,7 @@
-"""Define the building blocks of matrix products: tiles, kept in a core's registers, and panels, kept in its cache.
+"""Define the building blocks of matmuls: tiles, which stay in a core's registers, and panels, which stay in its cache.
 
-A panel is a copy of ``PANEL`` columns of the second matrix, row by row. A tile is a few rows of the product by a
-panel's columns. Arrays are given by addresses and row strides as stored.
+A panel is a row-major copy of ``PANEL`` columns of the second matrix. A tile is a part of the result: a few rows in a
+panel's columns. Arrays are given by their addresses and row strides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moejax.kernels.cpu.memory import BYTE, FLOAT, INT32, INT64
 
 
 class Registers(NamedTuple):
-    """Allocation of a core's vector registers: all of them, for a tile's sums, one row of a panel and one factor."""
+    """Allocation of all vector registers of a core to a tile's sums, one row of a panel and one factor."""
 
     lanes: int
     """Numbers per vector."""
@@ -44,15 +44,15 @@ PANEL = LANES * VECTORS
 LINE = 16
 """Numbers per cache line."""
 DEPTH = 256
-"""Rows per panel, which then takes 32 of the 48 kB of a cache, or 16 of 32."""
+"""Rows per panel. A panel then takes 32 kB of a 48 kB cache, or 16 kB of a 32 kB cache."""
 UNROLLED = 4
 """Rows of a panel per iteration of a tile's loop."""
 FETCHED = 2
-"""Cache lines prefetched per iteration. This was measured: three delay the tile, and a core drops prefetches beyond its
-capacity."""
+"""Cache lines prefetched per iteration. In measurements, three lines delayed the tile; a core drops prefetches beyond
+its capacity."""
 HEIGHTS = [TILE, *(height for height in (8, 4, 2, 1) if height < TILE)]
 WIDTHS = [1, VECTORS]
-"""Available heights and widths (in vectors) of tiles: smaller tiles handle the rest of a matrix."""
+"""Available heights and widths (in vectors) of tiles; smaller tiles handle the remainder of a matrix."""
 
 VECTOR, POINTER = ir.VectorType(FLOAT, LANES), FLOAT.as_pointer()
 TILE_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, INT64, POINTER, INT64, POINTER, INT64, INT64, POINTER])
@@ -88,7 +88,7 @@ def _prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
 
 
 class _Loop:
-    """An LLVM loop that carries values between iterations; afterwards ``values`` are their final values."""
+    """An LLVM loop that carries values between iterations; after the loop, ``values`` are the final values."""
 
     def __init__(self, builder: ir.IRBuilder, first: ir.Value, last: ir.Value, step: int, values: list[Any]) -> None:
         self.builder, self.first, self.last, self.step, self.given = builder, first, last, step, [first, *values]
@@ -118,9 +118,9 @@ class _Loop:
 
 
 def _write_tile(function: ir.Function, height: int, vectors: int, is_transposed: bool) -> None:
-    """Generate c = a·panel, or c + a·panel if ``add``, for ``height`` rows of a and ``depth`` of its columns.
+    """Generate code for c = a·panel, or c + a·panel if ``add``, with ``height`` rows and ``depth`` columns of a.
 
-    The code also prefetches ``fetched(depth)`` numbers from ``ahead`` on.
+    The code also prefetches ``fetched(depth)`` numbers, beginning at ``ahead``.
     """
     a, a_stride, panel, depth, c, c_stride, add, ahead = function.args
     builder: Any = ir.IRBuilder(function.append_basic_block())
@@ -169,11 +169,11 @@ def _tile_function(module: ir.Module, height: int, vectors: int, is_transposed: 
 @intrinsic
 @no_type_check
 def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add, ahead) -> Any:
-    """Compute ``height`` rows and ``vectors`` vectors of a product: a's ``depth`` columns times the panel, plus c if
+    """Compute ``height`` rows and ``vectors`` vectors of a matmul: a's ``depth`` columns times the panel, plus c if
     ``add``.
 
-    ``fetched(depth)`` numbers from ``ahead`` on are prefetched meanwhile. a is stored as [depth, height] if
-    ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; conditions are integers, 0 or 1.
+    Meanwhile it prefetches ``fetched(depth)`` numbers, beginning at ``ahead``. a is stored as [depth, height] if
+    ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; booleans are integers, 0 or 1.
     """
 
     def generate(context, builder, signature, arguments):
@@ -253,5 +253,5 @@ def fetch(typingctx, address) -> Any:
 @njit(inline="always")
 @no_type_check
 def fetched(depth: int) -> int:
-    """Return the number of numbers that a tile of this depth prefetches."""
+    """Return how many numbers a tile of this depth prefetches."""
     return depth // UNROLLED * FETCHED * LINE
