@@ -1,9 +1,9 @@
 """Compute the cross-entropy of next tokens without storing the logits of many tokens at once.
 
-Tokens are processed in chunks. If gradients are needed, a chunk's gradient is computed while its logits exist, so
-nothing is computed twice. Wijmans et al. (2024) and Liger Kernel (Hsu et al., 2024) do the same on GPUs.
+Tokens are processed in chunks. If gradients are needed, a chunk's gradient is computed while its logits are in memory,
+so nothing is computed twice. Wijmans et al. (2024) and Liger Kernel (Hsu et al., 2024) do the same on GPUs.
 
-Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary, C tokens of a chunk.
+Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary, C tokens per chunk.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from moejax.sharding import TOKEN_AXES, constrain, token_shards
 LOGITS_AT_ONCE = {"cpu": 2**23}
 """Maximum number of logits per chunk on one device, by platform; 32 MiB on a CPU."""
 OTHER_LOGITS_AT_ONCE = 2**27
-"""Limit on other platforms, 512 MiB. Each chunk reads and writes the gradient of the whole unembedding, which takes an
-accelerator longer than the products unless a chunk has several hundred tokens."""
+"""Limit on other platforms, 512 MiB. Each chunk reads and writes the whole unembedding's gradient. On an accelerator
+this takes longer than the matmuls unless a chunk has several hundred tokens."""
 
 F32 = jnp.float32
 Arrays = tuple[Array, ...]
@@ -51,7 +51,7 @@ def token_loss_and_correct(
 
 
 def _in_chunks(read: Callable[..., Any], specs: Any, hidden: Array, unembedding: Array, targets: Array) -> Any:
-    """Apply ``read(logits, targets)`` to chunks; it returns arrays of one number per target."""
+    """Apply ``read(logits, targets)``, which returns arrays with one number per target, to chunks."""
 
     def local(matrix: Array, hidden: Array, targets: Array) -> Any:
         parts = _chunks(matrix.shape[1], hidden.reshape(-1, hidden.shape[2]), targets.reshape(-1))
@@ -67,7 +67,7 @@ def weighted_loss(
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
 ) -> Float[Array, ""]:
-    """Return the weighted sum of the targets' losses: ``(weights * token_loss(...)).sum()`` in one pass."""
+    """Return ``(weights * token_loss(...)).sum()``, computed together with its gradient in one pass."""
     return weighted_losses((hidden,), unembedding, (targets,), (weights,), (1.0,))[0]
 
 
@@ -78,10 +78,10 @@ def weighted_losses(
     weights: tuple[Float[Array, "B T"], ...],
     shares: tuple[Any, ...],
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
-    """Return the loss of several predictions with the same matrix: the sum of their weighted losses times ``shares``,
-    and each weighted loss, without gradient.
+    """Return the sum of several weighted losses times ``shares``, and each weighted loss, without gradient. All losses
+    use the same matrix.
 
-    All tokens of a device are chunked together, so it stores and sends only one gradient of the matrix.
+    All tokens of a device are chunked together, so the device stores and sends only one gradient of the matrix.
     """
     total, sums = _weighted_losses(hidden, unembedding, targets, weights, shares)
     return total, jax.tree.map(lax.stop_gradient, sums)
@@ -106,7 +106,7 @@ def _losses_and_gradients(
     def local(
         matrix: Array, hidden: Arrays, targets: Arrays, weights: Arrays, shared: Arrays
     ) -> tuple[Arrays, Arrays, Array, Arrays]:
-        # Predictions are concatenated, so that there is a single float32 gradient of the matrix.
+        # Concatenate predictions, so that there is only one float32 gradient of the matrix.
         joined = functools.partial(jnp.concatenate, axis=0)
         flat = joined([h.reshape(-1, h.shape[2]) for h in hidden]), matrix
         flat += joined([aims.reshape(-1) for aims in targets]), joined([w.reshape(-1) for w in shared])
@@ -126,12 +126,12 @@ def _losses_and_gradients(
 def reference(
     hidden: Float[Array, "N D"], matrix: Float[Array, "D V"], targets: Int[Array, " N"], weights: Float[Array, " N"]
 ) -> tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, "D V"]]:
-    """Return the loss of each target and the gradients of their weighted sum, chunk by chunk."""
+    """Return the loss of each target, and the gradients of the weighted sum of losses, computed chunk by chunk."""
 
     def one(dmatrix: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
         hidden, targets, weights = part
         logits = _logits(hidden, matrix)
-        # The gradient of a loss by its logits is softmax minus one-hot target.
+        # The gradient of a loss with respect to its logits is softmax minus one-hot target.
         probability = jax.nn.softmax(logits, axis=1) - jax.nn.one_hot(targets, logits.shape[1], dtype=F32)
         dlogits = (weights[:, None] * probability).astype(hidden.dtype)
         dhidden = jnp.dot(dlogits, matrix.T, preferred_element_type=F32).astype(hidden.dtype)
@@ -163,7 +163,7 @@ def _loss(logits: Float[Array, "C V"], targets: Int[Array, " C"]) -> Float[Array
 
 
 def _chunks(vocab: int, *arrays: Array) -> tuple[Array, ...]:
-    """Split arrays of tokens [N, ...] into [chunks, C, ...], padded with zeros."""
+    """Split token arrays [N, ...] into [chunks, C, ...], padded with zeros."""
     tokens = arrays[0].shape[0]
     most = LOGITS_AT_ONCE.get(platform(), OTHER_LOGITS_AT_ONCE)
     chunks = -(-tokens // max(1, most // vocab))
@@ -177,13 +177,13 @@ def _chunks(vocab: int, *arrays: Array) -> tuple[Array, ...]:
 
 
 def _in_type_of(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> Float[Array, "D V"]:
-    """Return the matrix in the type of the hidden states, with its sharding, so that devices gather it in that type."""
+    """Return the matrix in the hidden states' type, with its sharding, so that devices gather it in this type."""
     return constrain(matrix.astype(hidden.dtype), ("embed", "vocab"))
 
 
 def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:
-    """Wrap ``local(matrix, *arrays of tokens)`` to run on each device's tokens; other axes of the matrix stay
-    sharded."""
+    """Wrap ``local(matrix, *token_arrays)`` to run on each device's tokens; the matrix stays sharded along other
+    axes."""
     if token_shards() == 1:
         return local
 
@@ -201,20 +201,19 @@ def _sum(x: Array) -> Array:
 
 
 def _rows_axis(matrix: Float[Array, "D V"]) -> str | None:
-    """Return the mesh axis over which rows of the matrix's gradient are scattered, if any."""
+    """Return the mesh axis that shards the rows of the matrix's gradient, if any."""
     if token_shards() == 1:
         return None
     sizes = jax.sharding.get_abstract_mesh().shape
-    # If the vocabulary is split too, XLA would gather it before scattering rows.
+    # If the vocabulary is also split, XLA would gather it before scattering rows.
     return "fsdp" if sizes["tensor"] == 1 and matrix.shape[0] % sizes["fsdp"] == 0 else None
 
 
 def _sum_of_rows(dmatrix: Float[Array, "D V"]) -> Float[Array, "rows V"]:
-    """Return the rows of ``_sum`` that this device holds."""
+    """Return this device's rows of ``_sum``."""
     axis = _rows_axis(dmatrix)
     if axis is None:
         return _sum(dmatrix)
-    # Scatter along a new leading axis: for an existing one, XLA's TPU compiler may add up the whole array on all
-    # devices.
+    # Scatter along a new leading axis: for an existing axis, XLA's TPU compiler may all-reduce the whole array.
     parts = dmatrix.reshape(jax.sharding.get_abstract_mesh().shape[axis], -1, dmatrix.shape[1])
     return lax.psum(lax.psum_scatter(parts, axis), tuple(other for other in TOKEN_AXES if other != axis))

@@ -1,4 +1,4 @@
-"""Define the experts of one layer, SwiGLU feed-forwards of one shape as stacked arrays, and the reference kernel."""
+"""Define a layer's experts, stacked SwiGLU feed-forwards of equal shape, and the reference kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def swiglu(gate: Float[Array, "*rows hidden"], up: Float[Array, "*rows hidden"])
 def clamped_swiglu(
     gate: Float[Array, "*rows hidden"], up: Float[Array, "*rows hidden"]
 ) -> Float[Array, "*rows hidden"]:
-    """Return gpt-oss's activation: inputs clamped at 7, sigmoid with slope 1.702, and ``up`` + 1."""
+    """Return gpt-oss's activation, with inputs clamped at 7, a sigmoid with slope 1.702, and ``up`` + 1."""
     gate, up = jnp.minimum(gate, 7.0), jnp.clip(up, -7.0, 7.0)
     return gate * jax.nn.sigmoid(1.702 * gate) * (up + 1.0)
 
@@ -45,7 +45,7 @@ ACTIVATIONS = {"swiglu": swiglu, "clamped_swiglu": clamped_swiglu}
 @dataclass(frozen=True)
 class Experts:
     """Stacked weights: expert e maps a row x to activation(x·gate + gate_bias, x·up + up_bias)·down[e] + down_bias[e].
-    Here gate and up are the two matrices of gate_up[e], and their biases the two vectors of gate_up_bias[e]."""
+    Here gate and up are the two matrices of gate_up[e]; their biases are the two vectors of gate_up_bias[e]."""
 
     gate_up: Any
     """Float[experts, 2, model, hidden]"""
@@ -57,7 +57,7 @@ class Experts:
     """Float[experts, model] or None"""
     activation: Activation = field(default=swiglu, metadata={"static": True})
     quantization: str = field(default="none", metadata={"static": True})
-    """Type of their products: one of ``moejax.kernels.quantization.QUANTIZATIONS``."""
+    """Quantization of the experts' matmuls, one of ``moejax.kernels.quantization.QUANTIZATIONS``."""
 
     @property
     def num_experts(self) -> int:
@@ -65,11 +65,11 @@ class Experts:
 
 
 def side_by_side(gate_up: Float[Array, "*stack 2 model hidden"]) -> Float[Array, "*stack model twice_hidden"]:
-    """Return gate and up as one matrix, with the columns of up after those of gate.
+    """Return gate and up as one matrix, with the columns of up after the columns of gate.
 
-    They are stored separately, because this makes sums and updates as fast as for any other matrix. On a TPU with tiled
-    memory, [model, 2, hidden] is slower: XLA estimates 1.5 times the cycles for an Adam update. If they were
-    concatenated, a mesh that splits ``hidden`` would not split both.
+    Stored separately, they have the same speed of sums and updates as other matrices. On a TPU with tiled memory,
+    [model, 2, hidden] is slower: XLA estimates 1.5 times the cycles for an Adam update. A mesh that splits ``hidden``
+    would not split both matrices if they were concatenated.
     """
     *stack, _, model, hidden = gate_up.shape
     return gate_up.swapaxes(-3, -2).reshape(*stack, model, 2 * hidden)
@@ -81,16 +81,16 @@ def apart(matrix: Float[Array, "*stack model twice_hidden"]) -> Float[Array, "*s
 
 
 class Products(NamedTuple):
-    """Operations of rows with the arrays of their experts."""
+    """Operations that combine rows with their experts' arrays."""
 
     matmul: Callable[[Array, Array], Array]
-    """Product of rows and matrices, summed in float32; grouped products return the type of the rows."""
+    """Matmul of rows and matrices, summed in float32; grouped matmuls return the type of the rows."""
     vectors: Callable[[Array], Array]
-    """Expert vectors as vectors of the rows, or broadcastable to them."""
+    """Function that returns the experts' vectors per row, or in a shape that broadcasts to rows."""
 
 
 def batched(quantization: str) -> Products:
-    """Return operations for rows [..., rows, D] and arrays [..., D, F] with leading axes that match or broadcast."""
+    """Return operations for rows [..., rows, D] and arrays [..., D, F] whose leading axes match or broadcast."""
     in_full = partial(jnp.matmul, preferred_element_type=jnp.float32)
     return Products(
         matmul=in_full if quantization == "none" else partial(matmul, quantization),
@@ -99,9 +99,9 @@ def batched(quantization: str) -> Products:
 
 
 def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], rows: int) -> Products:
-    """Return operations for rows [rows, D] sorted by expert, with starts ``offsets``, and arrays [experts, D, F]."""
+    """Return operations for rows [rows, D], sorted by expert with offsets ``offsets``, and arrays [experts, D, F]."""
     group_sizes = jnp.diff(offsets)
-    # Rows after the last expert's rows are unused: their results are not read.
+    # Rows after the last expert's rows are unused; their results are not read.
     expert = jnp.searchsorted(offsets[1:-1], jnp.arange(rows, dtype=offsets.dtype), side="right")
 
     return Products(
@@ -113,8 +113,8 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
 def project_up(
     rows: Float[Array, "... rows model"], experts: Experts, products: Products | None = None
 ) -> Float[Array, "... rows twice_hidden"]:
-    """Return gate and up projections in one product, in its type, or in float32 with biases. The default is
-    ``batched``."""
+    """Return gate and up projections, computed in one matmul, in the matmul's type or, with biases, in float32.
+    ``products`` defaults to ``batched``."""
     products = products or batched(experts.quantization)
     gate_up = products.matmul(rows, side_by_side(experts.gate_up))
     if (bias := experts.gate_up_bias) is None:
@@ -128,10 +128,10 @@ def project_down(
     experts: Experts,
     products: Products | None = None,
 ) -> Float[Array, "... rows model"]:
-    """Return weighted outputs in float32. The hidden rows carry the weight, so its gradient does not need the
+    """Return weighted outputs in float32. Weights multiply the hidden rows, so their gradient does not need the
     outputs."""
     products = products or batched(experts.quantization)
-    # Split before converting: otherwise XLA would materialize both halves in float32.
+    # Split before the conversion; otherwise XLA would materialize both halves in float32.
     gate, up = (half.astype(jnp.float32) for half in jnp.split(gate_up, 2, axis=-1))
     hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
     y = products.matmul(hidden, experts.down).astype(jnp.float32)
@@ -141,7 +141,7 @@ def project_down(
 
 
 LayoutWith = Callable[[int], Layout]
-"""Function from a number of empty trailing rows to the layout by expert."""
+"""Function that returns the layout by expert with a given number of empty rows at the end."""
 
 
 def reference(
@@ -154,7 +154,7 @@ def reference(
 ) -> Float[Array, "tokens model"]:
     """Return each token's weighted sum of its experts' outputs; other kernels fuse some of these steps.
 
-    ``tokens_per_expert`` is an expert's number of assignments in a balanced load.
+    ``tokens_per_expert`` is the number of assignments per expert with balanced load.
     """
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
@@ -167,11 +167,11 @@ def reference(
 
 
 def with_backward(forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Any]) -> Callable[..., Array]:
-    """Return ``outputs(static, rows, weight, offsets, experts)``, differentiable, from a forward and a backward
+    """Return a differentiable ``outputs(static, rows, weight, offsets, experts)`` from a forward and a backward
     function.
 
     ``forward(static, is_saving, rows, weight, offsets, experts)`` returns the weighted outputs and, if ``is_saving``,
-    the gate and up projections. ``backward(static, ...)`` receives the same arrays, these projections and the outputs'
+    the gate and up projections. ``backward(static, ...)`` receives the same arrays, the projections and the outputs'
     gradient, and returns the gradients of rows, weights and experts. The activation is recomputed rather than saved.
     """
 

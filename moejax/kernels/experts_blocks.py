@@ -1,9 +1,9 @@
 """Compute grouped experts in a loop over experts and blocks of rows, with no dropped tokens and little padding.
 
 This kernel is for processors that run one operation at a time, such as a CPU core. Rows are sorted by expert. An
-expert's rows are split into full blocks and one head, possibly shorter, which comes first. The head is computed in the
-smallest of a few fixed sizes that holds it. Results beyond its end are overwritten by the expert's next block or the
-next expert.
+expert's rows are split into one head, possibly shorter than a block, followed by full blocks. The head is computed in
+the smallest of a few fixed sizes that fits it. The next block or the next expert overwrites results beyond the head's
+end.
 
 Shapes: R rows (a full block more than there are assignments), E experts, D model, F hidden.
 """
@@ -46,7 +46,7 @@ class RowBlock(NamedTuple):
 
 
 def block_sizes(rows_per_expert: int, model: int, hidden: int) -> tuple[int, ...]:
-    """Return the sizes of a head, ascending; the last is the size of a full block.
+    """Return the possible sizes of a head in ascending order; the last is the size of a full block.
 
     The sizes were timed on one core, with balanced and Zipf loads (``benchmarks/dispatch.py``). With a balanced load,
     an expert is one block of about the mean size. An expert with many rows has full blocks and a short head. Each size
@@ -69,7 +69,7 @@ def _each_block(
         start, stop = offsets[expert], offsets[expert + 1]
         head = jnp.where(stop > start, (stop - start - 1) % full + 1, 0)
         for shorter, size in zip((0, *sizes), sizes, strict=False):
-            # A loop with zero or one iterations copies nothing, unlike a conditional.
+            # Unlike a conditional, a loop with zero or one iterations copies nothing.
             runs = ((head > shorter) & (head <= size)).astype(jnp.int32)
             carry = lax.fori_loop(
                 0, runs, lambda i, c, size=size: body(RowBlock(expert, start + i * size, head, size, True), c), carry
@@ -100,7 +100,8 @@ def experts_blocks(
     return unpermute(_outputs(sizes, rows, weight, layout.offsets, experts), layout)
 
 
-# Vmapped loops of different lengths would copy all carried values at each iteration, so runs execute sequentially.
+# Vmapped loops of different lengths would copy all carried values at each iteration, so vmapped runs execute
+# sequentially.
 
 
 def _forward(sizes: tuple[int, ...], is_saving: bool, *arguments: Any) -> tuple[Array, ...]:
@@ -144,7 +145,7 @@ def backward(
     gate_up: Float[Array, "R twice_F"],
     dy: Float[Array, "R D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
-    """Return the gradients of the rows, their weights and the experts; the last are summed in float32."""
+    """Return the gradients of rows, weights and experts; experts' gradients are summed in float32."""
 
     def body(block: RowBlock, carry):
         dx, dweight, dexperts = carry

@@ -1,5 +1,5 @@
-"""Compute experts by grouped matrix products, for accelerators with such a kernel. Shapes are those of
-``experts.blocks``."""
+"""Compute experts by grouped matmuls, on accelerators that have kernels for them. Shapes are as in
+``experts_blocks``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from moejax.kernels.table import Operand, select
 
 
 def supports(x: Operand, combine_weight: Operand | None, layout_with: LayoutWith | None, experts: Experts) -> bool:
-    """Return whether a kernel computes the products: on TPUs, and on GPUs since Ampere with an installed library."""
+    """Return whether a kernel for grouped matmuls exists: on TPUs, and on GPUs since Ampere if a library is
+    installed."""
     return platform() != "gpu" or not {REFERENCE, reference_in_8_bits} & set(_kernels(x, experts))
 
 
 def _kernels(rows: Operand, experts: Experts) -> list[Any]:
-    """Return the backend of grouped products and, for quantized experts, the kernel of those in 8 bits."""
+    """Return the backend of grouped matmuls and, for quantized experts, the 8-bit kernel."""
     kernels = [select("grouped_matmul", rows, experts.down)]
     if experts.quantization != "none":
         kernels.append(select("grouped_matmul_8_bits", rows, experts.down, quantization=experts.quantization))
@@ -41,7 +42,7 @@ def experts_grouped_matmul(
     *,
     tokens_per_expert: int,
 ) -> Float[Array, "tokens model"]:
-    """Return each token's weighted sum of its experts' outputs, by the platform's grouped products."""
+    """Return each token's weighted sum of its experts' outputs, computed by the platform's grouped matmuls."""
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
     return unpermute(_outputs(_backend(rows, experts), rows, weight, layout.offsets, experts), layout)
@@ -77,14 +78,14 @@ def _backward(
     dy: Float[Array, "R D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
     products = grouped(backend, offsets, x.shape[0])
-    # Biases are also added to unused rows, so these must not contribute gradients.
+    # Biases are also added to unused rows, which must not contribute gradients.
     is_valid = (jnp.arange(x.shape[0]) < offsets[-1])[:, None]
     dy = jnp.where(is_valid, dy, 0).astype(jnp.float32)
     if experts.gate_up_bias is not None:
         gate_up = gate_up.astype(jnp.float32)
     first, second = partial(project_up, products=products), partial(project_down, products=products)
     dgate_up, dweight, from_down = jax.vjp(second, gate_up, weight, experts)[1](dy)
-    # Otherwise XLA would fuse this sum into the scatter on GPUs, with one thread per row.
+    # Without the barrier, XLA would fuse this sum into the scatter on GPUs, with one thread per row.
     dweight = lax.optimization_barrier(dweight)
     dx, from_up = jax.vjp(first, x, experts)[1](jnp.where(is_valid, dgate_up, 0))
     return dx, dweight, jax.tree.map(jnp.add, from_down, from_up)

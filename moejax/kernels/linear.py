@@ -1,4 +1,5 @@
-"""Define linear maps of tokens and their gradients: projections of attention and dense layers, and the router."""
+"""Define linear maps of tokens and their gradients, for projections of attention and dense layers, and for the
+router."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from moejax.kernels.table import select
 
 
 class ProductTypes(NamedTuple):
-    """Types of a projection's computation, apart from the type of its rows."""
+    """Types in a projection's computation, in addition to the type of its rows."""
 
     reduce_dtype: str = "float32"
     """``Runtime.reduce_dtype``."""
@@ -33,18 +34,18 @@ def project(
 ) -> Float[Array, "*of_y"]:
     """Compute ``jnp.einsum(equation, x, matrix)`` in the type of x; token axes come first in x and in the result.
 
-    The matrix is the float32 master copy and is cast inside. Thus its gradient, a sum over tokens, has
+    The matrix is the float32 master copy, which is cast inside. So its gradient, a sum over tokens, has
     ``types.reduce_dtype`` before it is reduced over devices or rounded (``Runtime.reduce_dtype``).
     """
     return _project(equation, on_matrix_units(precision), types or ProductTypes(), x, matrix)
 
 
 def on_matrix_units(precision: lax.PrecisionLike) -> lax.PrecisionLike:
-    """Return the algorithm for products of the highest precision: on a GPU six bfloat16 products.
+    """Return the algorithm for matmuls with the highest precision: on a GPU, six bfloat16 matmuls.
 
-    Each factor is split into three pieces of 8 bits, and terms below float32's last bit are omitted. The result is as
+    Each factor is split into three parts of 8 bits, and terms below float32's last bit are omitted. The result is as
     exact as float32 (``tests/kernels/test_linear.py``), which NVIDIA's matrix units do not support. TPUs use this
-    algorithm themselves, and CPUs support float32.
+    algorithm by default for the highest precision, and CPUs support float32.
     """
     if precision is lax.Precision.HIGHEST and gpu_generation() >= 8:
         return lax.DotAlgorithmPreset.BF16_BF16_F32_X6
@@ -52,8 +53,8 @@ def on_matrix_units(precision: lax.PrecisionLike) -> lax.PrecisionLike:
 
 
 def add_bias(x: Float[Array, "*tokens n"], bias: Float[Array, "*of_bias"]) -> Float[Array, "*tokens n"]:
-    """Add a bias to every token in the bias's type. Its gradient is a sum over tokens, and sums in bfloat16 stop
-    growing after some hundreds of them."""
+    """Add a bias to every token in the bias's type. Its gradient is a sum over tokens, and a bfloat16 sum stops growing
+    after some hundred terms."""
     return (x.astype(bias.dtype) + bias).astype(x.dtype)
 
 
@@ -79,7 +80,7 @@ def _product(
 def _save(
     equation: str, precision: lax.PrecisionLike, types: ProductTypes, x: Array, matrix: Array
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-    # An empty array records the type of the master copy.
+    # An empty array stores the type of the master copy.
     cast, empty = matrix.astype(x.dtype), jnp.zeros((0,), matrix.dtype)
     return _product(equation, precision, types, x, cast), (x, cast, empty)
 
@@ -103,15 +104,15 @@ _project.defvjp(_save, _gradients)
 def reference(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """Return the gradient of a matrix, a sum over tokens: ``jnp.einsum(equation, x, dy)``, in a given type."""
+    """Return a matrix's gradient, a sum over tokens: ``jnp.einsum(equation, x, dy)`` in ``dtype``."""
     return jnp.einsum(equation, x, dy, precision=precision, preferred_element_type=dtype)
 
 
 def over_one_axis(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """Return the same gradient on a CPU, with all token axes merged. For a sum over two axes, XLA would write a
-    transposed copy of an array of all tokens."""
+    """Return the same gradient as ``reference`` with all token axes merged, for CPUs. For a sum over two axes, XLA
+    would write a transposed copy of an array with all tokens."""
     tokens = token_axes(equation)
     product = partial(jnp.einsum, "tx,ty->xy", precision=precision, preferred_element_type=dtype)
     dmatrix = product(*(a.reshape(math.prod(a.shape[:tokens]), -1) for a in (x, dy)))
@@ -119,6 +120,6 @@ def over_one_axis(
 
 
 def token_axes(equation: str) -> int:
-    """Return the number of token axes of a gradient's operands, which come first in both."""
+    """Return the number of token axes, which are the first axes of both operands of a gradient."""
     of_x, of_y = equation.split("->")[0].split(",")
     return sum(name in of_y for name in of_x)

@@ -1,4 +1,4 @@
-"""Permute rows of tokens into the order of experts, and back.
+"""Permute token rows into expert order, and back.
 
 Both operations and their gradients are gathers. If each token has the same number of slots, the gradient of a gather is
 a gather by the inverse permutation instead of a scatter.
@@ -23,33 +23,33 @@ MOST_TERMS = 8
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One-to-one map between assignments and rows; rows may be empty, and invalid slots have no row."""
+    """A one-to-one map between assignments and rows; rows may be empty, and invalid slots have no row."""
 
     source: Any
     """Int32[rows]: assignment of each row, or the number of assignments if the row is empty."""
     row: Any
     """Int32[assignments]: row of each assignment, or the number of rows for an invalid slot."""
     offsets: Any
-    """Int32[experts + 1]: index of each expert's first assignment in the order of experts, then of the invalid
-    slots."""
+    """Int32[experts + 1]: index of each expert's first assignment in expert order, followed by the first invalid slot's
+    index."""
     token: Any
     """Int32[rows]: token of each row, or the number of tokens for unused rows; None if ``top_k`` determines it."""
     num_tokens: int = field(metadata={"static": True})
     top_k: int | None = field(metadata={"static": True})
-    """Number of slots of each token, if equal for all tokens and ordered by token; otherwise None."""
+    """Slots per token if every token has equally many and slots are ordered by token; else None."""
 
 
 def permute(x: Float[Array, "tokens n"], layout: Layout) -> Float[Array, "rows n"]:
     """Return each row's token; zeros in empty rows."""
     if layout.top_k is None:
-        # The gather is in float32, so that its gradient sums a token's rows in float32.
+        # Gather in float32, so that the gradient sums a token's rows in float32.
         rows = x.astype(jnp.float32).at[layout.token].get(mode="fill", fill_value=0)
         return rows.astype(x.dtype)
     return _permute(layout.top_k, x, layout.source, layout.row)
 
 
 def unpermute(rows: Float[Array, "rows n"], layout: Layout) -> Float[Array, "tokens n"]:
-    """Return each token's sum over its rows: the transpose of ``permute``."""
+    """Return each token's sum over its rows, the transpose of ``permute``."""
     if layout.top_k is None:
         total = jnp.zeros((layout.num_tokens, rows.shape[1]), jnp.float32)
         return total.at[layout.token].add(rows.astype(jnp.float32), mode="drop").astype(rows.dtype)
@@ -62,7 +62,7 @@ def permute_weights(values: Float[Array, " assignments"], layout: Layout) -> Flo
 
 
 def token_of_rows(layout: Layout) -> Int[Array, " rows"]:
-    """Return each row's token; the number of tokens for empty rows."""
+    """Return each row's token, or the number of tokens for empty rows."""
     return layout.token if layout.top_k is None else layout.source // layout.top_k
 
 
@@ -77,8 +77,8 @@ def _gather_and_sum(top_k: int, rows: Array, source: Array, row: Array) -> Array
     by_token = row.reshape(-1, top_k)
     if top_k > MOST_TERMS:
         return gathered(by_token).sum(1).astype(rows.dtype)
-    # A sum of a few gathers is one loop over the tokens; a gather of all rows would be written to memory and read
-    # again.
+    # XLA compiles a sum of a few gathers to one loop over tokens; it would write a gather of all rows to memory and
+    # read it again.
     total = gathered(by_token[:, 0])
     for slot in range(1, top_k):
         total = total + gathered(by_token[:, slot])

@@ -1,4 +1,4 @@
-"""Determine the platform that a program is traced for, which may differ from that of the tracing process."""
+"""Determine the platform for which a program is traced, which may differ from the tracing process's platform."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def platform() -> str:
 def gpu_generation() -> int:
     """Return the major compute capability of the program's GPUs: 8 for Ampere, 9 Hopper, 10 Blackwell.
 
-    The result is 0 without GPUs, and for those of other vendors. A present GPU states it; one that is only compiled for
-    is known by its name.
+    The result is 0 without GPUs, and for GPUs of other vendors. A local GPU reports its capability; a compile-only
+    target is identified by its name.
     """
     if platform() != "gpu":
         return 0
     if jax.default_backend() == "gpu":
-        # An AMD GPU states the name of its architecture here, such as gfx942.
+        # An AMD GPU reports its architecture's name here, such as gfx942.
         whole = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
         return int(whole) if whole.isdecimal() else 0
     device = jax.sharding.get_abstract_mesh().abstract_device

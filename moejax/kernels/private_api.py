@@ -1,7 +1,8 @@
-"""Call private functions of JAX and tokamax. No other file of the kernels does.
+"""Call private functions of JAX and tokamax. Other kernel files call only public functions.
 
-JAX exposes neither cuDNN's attention within packed documents nor a way to trace its GPU kernels without a GPU. Tokamax
-exposes no function that takes tile sizes. ``tests/kernels/test_private_api.py`` fails if these functions change.
+JAX has no public function for cuDNN's attention within packed documents, and no public way to trace its GPU kernels
+without a GPU. Tokamax has no public function with tile sizes as arguments. ``tests/kernels/test_private_api.py`` fails
+if these functions change.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def cudnn_attention(
     lengths: Int[Array, "B M"] | None = None,
     residual: bool = False,
 ) -> Any:
-    """Return cuDNN's causal attention; with ``residual`` also the logsumexps, Float32[B * M, H, T] of documents.
+    """Return cuDNN's causal attention; with ``residual`` also the documents' logsumexps, Float32[B * M, H, T].
 
-    ``starts`` and ``lengths`` are those of each row's documents, -1 after the last one.
+    ``starts`` and ``lengths`` describe each row's documents; they are -1 after the last document.
     """
     packed = {} if starts is None or lengths is None else _documents(starts, lengths)
     # JAX relies on type promotion, which the caller may have disabled.
@@ -86,9 +87,9 @@ def _documents(starts: Array, lengths: Array) -> dict[str, Any]:
 
 
 def residuals() -> tuple[str, ...]:
-    """Return the names of the residuals of JAX's backward rule of attention, in order.
+    """Return the residuals' names of JAX's backward rule for attention, in order.
 
-    Since JAX 0.12, they include the arrays of a score function.
+    Since JAX 0.12, residuals include a score function's arrays.
     """
     own = ("score_mod_args",) if "score_mod" in _parameters(fused._dot_product_attention_bwd_rule) else ()
     sequences = ("q_seqlen", "kv_seqlen", "q_offsets", "kv_offsets", "page_table_k", "page_table_v")
@@ -96,10 +97,10 @@ def residuals() -> tuple[str, ...]:
 
 
 def call_rule(rule: Callable[..., Any], **given: Any) -> Any:
-    """Call one of JAX's attention rules with arguments by name.
+    """Call a JAX attention rule, passing its parameters by name.
 
     Raises:
-      KeyError: this JAX version's rule has an unknown parameter.
+      KeyError: the rule of this JAX version has an unknown parameter.
     """
     usual = {"seed": 0, "dropout_rate": 0.0, "variadic_args": (False, False), "sliding_window_length": None}
     usual |= {"score_mod": None, "is_training": True, "return_residual": False}
@@ -114,10 +115,10 @@ def _parameters(rule: Callable[..., Any]) -> list[str]:
 def tokamax_gpu(
     rows: Float[Array, "R D"], matrices: Float[Array, "G D F"], group_sizes: Int[Array, " G"], tile: MosaicTile
 ) -> Float[Array, "R F"]:
-    """Return grouped products by tokamax's Mosaic kernel for NVIDIA GPUs."""
+    """Compute grouped matmuls with tokamax's Mosaic kernel for NVIDIA GPUs."""
     flags = importlib.import_module("absl.flags").FLAGS
     if not flags.is_parsed():
-        # Tokamax would parse this process's arguments and reject ours.
+        # Otherwise tokamax would parse this process's arguments and reject ours.
         flags.mark_as_parsed()
     kernels = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu")
     sides = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu_common").MatmulDimension
@@ -147,7 +148,7 @@ def tokamax_tpu(
     tile: tuple[int, int, int],
     interpret: bool,
 ) -> Float[Array, "R F"]:
-    """Return grouped products of 8-bit rows [R, K] and matrices [G, F, K] by tokamax's kernel for TPUs."""
+    """Compute grouped matmuls of 8-bit rows [R, K] and matrices [G, F, K] with tokamax's kernel for TPUs."""
     kernel = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_tpu_kernel")
     quantized_array = importlib.import_module("qwix").QArray
     with jax.numpy_dtype_promotion("standard"):
@@ -165,9 +166,9 @@ def tokamax_tpu(
 
 @contextlib.contextmanager
 def tracing_for_gpu(device: Any) -> Iterator[None]:
-    """Answer the device queries of GPU kernels with ``device``, a device of a topology, while programs are traced.
+    """Answer GPU kernels' device queries with ``device``, a topology's device, while programs are traced.
 
-    Library kernels otherwise query the GPU of this machine for its compute capability and number of multiprocessors.
+    Otherwise library kernels query this machine's GPU for its compute capability and number of multiprocessors.
     """
     import jax.extend.backend
     from jax.experimental.pallas.ops.gpu import blackwell_ragged_dot_mgpu, transposed_ragged_dot_mgpu

@@ -1,15 +1,15 @@
-"""Compute products of 8-bit numbers (float8 or int8) from 16- or 32-bit arrays, with one scale per row and per column.
+"""Compute 8-bit matmuls (float8 or int8) of 16- or 32-bit arrays, with one scale per row and per column.
 
-Both factors of a product are quantized along the summed axis: one scale per token and per output channel of a matrix.
-The product is summed in float32 (int32) and multiplied by both scales. This applies to forward products and gradients
-of rows. Gradients of matrices, which are sums over tokens, keep their type.
+Both factors of a matmul are quantized along the contracted axis, with one scale per token and one per output channel.
+The matmul is summed in float32 (float8) or int32 (int8) and multiplied by both scales. This applies to forward matmuls
+and gradients of rows. Gradients of matrices, which are sums over tokens, keep their type.
 
 For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``), except for
-gradients of rows, where torchao uses one scale per matrix, and for fast accumulation. The type is E4M3 everywhere,
-because with scales per row gradients do not need E5M2's range, and scales are powers of two. For int8 this is AQT's
-``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``. Gradients use stochastic rounding, because otherwise values much
-smaller than the largest of their row would always become 0. Scales and random numbers depend on only one token, so
-results do not depend on how a batch is split.
+gradients of rows, where torchao uses one scale per matrix, and for torchao's fast accumulation. The type is E4M3
+everywhere, because gradients with scales per row do not need E5M2's range. Scales are powers of two. For int8 this is
+AQT's ``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``. Gradients use stochastic rounding, because otherwise
+values much smaller than their row's maximum would always become 0. Scales and random numbers depend on only one token,
+so results do not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from moejax.kernels.platform import platform
 from moejax.sharding import TENSOR, on_many_devices
 
 TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}
-"""Types of the quantizing choices of ``Runtime.matmul_quantization``."""
+"""Types by value of ``Runtime.matmul_quantization``."""
 
 QUANTIZATIONS = ("none", *TYPES)
 
@@ -38,7 +38,7 @@ F32 = jnp.float32
 
 
 class Quantized(NamedTuple):
-    """A quantized array: ``values * scale`` is the array, rounded."""
+    """A quantized array; ``values * scale`` is the rounded array."""
 
     values: Array
     scale: Array
@@ -49,9 +49,9 @@ def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantizatio
     """Quantize an array with one scale for all numbers along ``axes``; the largest absolute value maps to the type's
     maximum.
 
-    Scales of float8 are rounded up to powers of two and do not change the digits of a number. It is rounded to 4 bits
-    whatever shares its scale, unless that is 2^14 times larger. Non-finite numbers make their scale, and thus the
-    product, non-finite.
+    Float8 scales are rounded up to powers of two, so they do not change a number's significant bits. A number is
+    rounded to 4 bits, unless another number with the same scale is more than 2^14 times larger. Non-finite numbers make
+    their scale, and so the result, non-finite.
     """
     dtype = TYPES[quantization]
     is_float = jnp.issubdtype(dtype, jnp.floating)
@@ -70,11 +70,11 @@ def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantizatio
 def rounded_at_random(
     gradient: Float[Array, "*shape"], axes: int | tuple[int, ...], quantization: str
 ) -> Float[Array, "*shape"]:
-    """Apply stochastic rounding to 8 bits (``quantize``) to a gradient, so that sums over tokens are unbiased. Float8
-    gradients are returned unchanged, because the type has small numbers.
+    """Round a gradient stochastically to int8 (``quantize``), so that sums over tokens are unbiased. Float8 gradients
+    are returned unchanged, because float8 can represent small numbers.
 
     Int8's 7 bits are exact in bfloat16. The random number is a hash of three values: the number, its index along
-    ``axes``, and a sum of all numbers' bits there, weighted by index. It is the same in every run, for any split of the
+    ``axes``, and the row's hash, an index-weighted sum of its bits. It is the same in every run, for any split of the
     tokens over devices and batches. An unweighted sum of bfloat16's 16 bits would distinguish only 65,536 rows. With
     more tokens, each index would have a fixed error that does not average out over tokens or steps.
     """
@@ -83,7 +83,7 @@ def rounded_at_random(
     axes = (axes,) if isinstance(axes, int) else axes
     wide = gradient.astype(F32)
     scale = jnp.maximum(jnp.max(jnp.abs(wide), axes, keepdims=True) / jnp.iinfo(jnp.int8).max, jnp.finfo(F32).tiny)
-    # Use the gradient's own type: XLA may keep float32 between two kernels, and its last bits depend on the program.
+    # Use the gradient's own type: XLA may keep float32 between two kernels, whose last bits depend on the program.
     own, of_its_size = (gradient, jnp.uint16) if gradient.dtype.itemsize == 2 else (wide, jnp.uint32)
     bits = lax.bitcast_convert_type(own, of_its_size).astype(jnp.uint32)
     sizes = [size if axis in {one % wide.ndim for one in axes} else 1 for axis, size in enumerate(wide.shape)]
@@ -109,13 +109,13 @@ def einsum(
     *,
     is_gradient: bool = False,
 ) -> Float[Array, "*of_y"]:
-    """Compute ``jnp.einsum`` of two arrays in 8 bits, in the type of x, which may be a gradient.
+    """Compute ``jnp.einsum`` of two arrays in 8 bits, and return the type of x. ``is_gradient`` states whether x is a
+    gradient.
 
-    Float8 products are returned in that type too; scales that are powers of two cause no rounding.
-
-    Every letter of the result belongs to x or to the matrix, in the same order. If a mesh splits the summed axis along
-    ``tensor`` (``SPLIT``), every part has its own scales, and devices reduce products in the type of x. With global
-    scales, they would first have to agree on these and then reduce 32-bit integers.
+    Float8 matmuls also have the type of x, because multiplying by scales that are powers of two causes no rounding. The
+    letters of the result are letters of x or the matrix, in the same order. If a mesh splits the contracted axis along
+    ``tensor`` (``SPLIT``), every part has its own scales, and devices reduce results in the type of x. With global
+    scales, devices would first have to agree on the scales and then reduce 32-bit integers.
     """
     inputs, of_y = equation.split("->")
     of_x, of_matrix = inputs.split(",")
@@ -131,12 +131,12 @@ def einsum(
 
 
 SPLIT = "hgf"
-"""Letters for axes that ``tensor`` splits in equations of projections: heads, key-value heads, hidden units."""
+"""Letters of axes that ``tensor`` splits in projections' equations: heads, key-value heads, hidden units."""
 PART = "P"
 
 
 def _parts(size: int) -> int:
-    """Return the number of parts of such an axis on separate devices, as split by ``moejax.sharding``."""
+    """Return into how many parts on separate devices ``moejax.sharding`` splits an axis of ``SPLIT``."""
     mesh = jax.sharding.get_abstract_mesh()
     if not on_many_devices() or dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[TENSOR] is not AxisType.Auto:
         return 1
@@ -165,7 +165,7 @@ def _einsum(
         scales.append(one.scale.reshape([sizes.get(name, 1) for name in of_y]))
     dtype = jnp.int32 if quantization == "int8" else x.dtype
     if quantization == "fp8" and platform() == "gpu":
-        # Otherwise Hopper's matrix units sum with fewer bits than float32, which is not exact enough for gradients.
+        # By default Hopper's matrix units sum with fewer bits than float32, which is too inexact for gradients.
         precision = lax.Precision.HIGHEST
     product = jnp.einsum(equation, *factors, precision=precision, preferred_element_type=dtype)
     return (product.astype(F32) * scales[0] * scales[1]).astype(x.dtype)
@@ -188,7 +188,7 @@ def _save(quantization: str, rows: Array, matrix: Array) -> tuple[Array, tuple[A
 def _gradients(quantization: str, saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
     rows, matrix = saved
     whole: Any = matmul(quantization, rounded_at_random(dy, -1, quantization), matrix.swapaxes(-1, -2))
-    # Rows multiplied by several matrices get the sum of their gradients.
+    # Rows that are multiplied by several matrices get the sum of the gradients.
     (drows,) = jax.linear_transpose(lambda x: jnp.broadcast_to(x, whole.shape), rows.astype(F32))(whole)
     of_matrix = partial(jnp.matmul, rows, preferred_element_type=F32)
     (dmatrix,) = jax.linear_transpose(of_matrix, matrix)(dy)
@@ -199,7 +199,7 @@ matmul.defvjp(_save, _gradients)
 
 
 def in_8_bits(backend: GroupedMatmul, kernel: Callable[..., Array], quantization: str) -> GroupedMatmul:
-    """Return a backend that multiplies rows by matrices with a kernel of "grouped_matmul_8_bits"."""
+    """Return a backend that uses an 8-bit kernel ("grouped_matmul_8_bits") for outputs and gradients of rows."""
     return GroupedMatmul(
         forward=lambda rows, matrices, sizes: kernel(rows, matrices.swapaxes(1, 2), sizes, quantization),
         rows_gradient=lambda dy, matrices, sizes: kernel(
@@ -217,7 +217,7 @@ def reference(
 ) -> Float[Array, "R F"]:
     """Multiply each group's rows by the transpose of its matrix, in 8 bits; return the type of the rows.
 
-    The summed axis is last in both, the only order in which Hopper's matrix units accept 8-bit numbers.
+    The contracted axis is last in both factors, the only order in which Hopper's matrix units accept 8-bit numbers.
     """
     x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
     exact = REFERENCE.rows_gradient(x.values.astype(F32) * x.scale, w.values.astype(F32) * w.scale, group_sizes)

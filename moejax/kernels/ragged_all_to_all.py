@@ -1,9 +1,9 @@
 """Exchange variable numbers of rows between the devices of a mesh axis, without gaps.
 
-A TPU has a collective for this, ``jax.lax.ragged_all_to_all``. On other platforms all rows are gathered, and each
-device selects its own: the results and gradients are the same, at the cost of a gather. XLA also has the collective for
-GPUs, where it reached 2 % of NVLink's bandwidth on 8 B200 (openxla/xla issue 33386, October 2025). It has none for
-CPUs.
+TPUs have a collective for this, ``jax.lax.ragged_all_to_all``. On other platforms all rows are gathered, and each
+device selects its own rows: results and gradients are the same, at the cost of a gather. XLA also supports the
+collective on GPUs, but it reached only 2 % of NVLink's bandwidth on 8 B200 (openxla/xla issue 33386, October 2025). XLA
+does not support it on CPUs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from moejax.kernels.table import select
 def ragged_all_to_all(
     rows: Float[Array, "rows ..."], sizes: Int[Array, "devices devices"], buffer_rows: int, axis: str
 ) -> Float[Array, "buffer_rows ..."]:
-    """Return the rows sent to this device, in the order of their source devices, padded with zeros.
+    """Return the rows sent to this device, in the order of the source devices, padded with zeros.
 
-    ``sizes[i, j]`` is the number of rows that device i sends to device j, and is the same on all devices. Sent rows are
-    ordered by target device, without gaps. At most ``buffer_rows`` may arrive. With ``sizes`` transposed, rows return
-    to their original order.
+    ``sizes[i, j]`` is the number of rows that device i sends to device j, and is the same on all devices. Sent rows
+    must be ordered by target device, without gaps. A device may receive at most ``buffer_rows``. A second call with
+    ``sizes`` transposed returns the rows to their original order.
     """
     here = lax.axis_index(axis)
     starts, places = jnp.cumsum(sizes, axis=1) - sizes, jnp.cumsum(sizes, axis=0) - sizes
@@ -56,8 +56,8 @@ def reference(
     *,
     axis_name: str,
 ) -> Float[Array, "buffer_rows ..."]:
-    """Compute the same from a gather of all rows."""
-    # Offsets on each device are those for its targets; exchange them to get all senders' offsets for this device.
+    """Compute the collective's result by gathering all rows."""
+    # Each device has the offsets for its targets; exchange them to get all senders' offsets for this device.
     starts, places = (lax.all_to_all(o, axis_name, 0, 0, tiled=True) for o in (input_offsets, output_offsets))
     slot = jnp.arange(output.shape[0])[:, None]
     arrives = (slot >= places) & (slot < places + recv_sizes)

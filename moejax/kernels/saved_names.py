@@ -1,4 +1,4 @@
-"""Names of the values that a layer may save for its backward pass while it recomputes the others.
+"""Names of values that a layer can save for its backward pass while it recomputes all other values.
 
 Each value is named (``jax.ad_checkpoint.checkpoint_name``) where its kernel passes it to the backward pass, so saving
 it avoids running the kernel again. A name has no effect unless a remat policy saves it.
@@ -14,15 +14,15 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 CHOICE = "choice"
-"""Discrete choices, such as the experts of a token. Every remat policy saves them: a recomputation may round
-differently and choose other experts, whose rows would not match the saved ones."""
+"""Discrete choices, such as a token's experts. Every remat policy saves them: a recomputation may round differently and
+choose other experts, whose rows would not match the saved rows."""
 ATTN_QKV = "attn_qkv"
-"""Queries, keys and values before normalization and rotation, which are recomputed."""
+"""Queries, keys and values before normalization and rotation; these two steps are recomputed."""
 ATTN_OUT = "attn_out"
 """Attention outputs and, for kernels that return it, the logsumexp of scores; attention's backward pass uses both. The
-kernel "reference" saves none and recomputes its own."""
+kernel "reference" does not save them."""
 MOE_GATE_UP = "moe_gate_up"
-"""Gate and up projections of the rows of routed experts."""
+"""Gate and up projections of routed experts' rows."""
 FFN_GATE_UP = "ffn_gate_up"
 """Gate and up projections of dense layers and shared experts."""
 

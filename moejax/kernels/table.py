@@ -1,9 +1,9 @@
 """Register all kernels by operation and platform, and select one for a program.
 
-A kernel is a function with the signature of its operation's reference. ``select`` decides once, when a program is
-traced. It takes the operation's first kernel that is for the program's platform, has an available library, and is
-accepted by its module's ``supports``, if defined. The last kernel of an operation is its reference: it supports all
-inputs on all platforms. ``tests/kernels/test_kernel_table.py`` compares the others with it.
+A kernel is a function with the signature of its operation's reference. ``select`` chooses a kernel once, when a program
+is traced: the operation's first kernel for the program's platform whose library is available and whose module's
+``supports``, if defined, returns True. The last kernel of an operation is its reference, which supports all inputs on
+all platforms. ``tests/kernels/test_kernel_table.py`` compares the other kernels with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moejax.kernels import cpu
 from moejax.kernels.platform import platform
 
 Operand = jax.Array | jax.ShapeDtypeStruct
-"""An array, or its shape and type alone, for which a kernel is selected."""
+"""An array, or only its shape and type, for which a kernel is selected."""
 
 
 class Kernel(NamedTuple):
@@ -29,22 +29,23 @@ class Kernel(NamedTuple):
     platform: str
     """``cpu``, ``gpu`` or ``tpu``; ``any`` for plain JAX."""
     function: str
-    """Module below ``moejax.kernels`` and the function in it; imported at first use."""
+    """Module in ``moejax.kernels`` and function, such as ``rms_norm:reference``; imported at first use."""
     is_available: Callable[[], bool] = lambda: True
     """Return whether the library that the module needs is available here."""
     dtype: str | None = None
     """The only supported floating type; None for any."""
     is_default: bool = True
-    """True if ``select`` may choose it; otherwise it must be named."""
+    """True if ``select`` may choose the kernel; otherwise users must name it."""
 
     def works_on(self, platform: str) -> bool:
-        """Return whether it supports programs for ``cpu``, ``gpu`` or ``tpu``, and its library is available here."""
+        """Return whether the kernel is for this platform (``cpu``, ``gpu`` or ``tpu``), and its library is available
+        here."""
         return self.platform in ("any", platform) and self.is_available()
 
 
 TOKAMAX = "0.0.17" if jax.__version_info__ >= (0, 11) else "0.0.12"
-"""Release of tokamax for this JAX version whose kernels take the sizes of ``grouped_matmul.tokamax``; no public
-function does. JAX 0.11 changed the format of Mosaic kernels."""
+"""Release of tokamax for this JAX version whose private kernels accept the sizes of ``grouped_matmul.tokamax``. JAX
+0.11 changed the format of Mosaic kernels."""
 
 
 def has_tokamax() -> bool:
@@ -74,7 +75,7 @@ def has_pallas_triton() -> bool:
 
 
 def has_jax_triton() -> bool:
-    """Return whether ``jax_triton`` is installed: the extra ``triton``."""
+    """Return whether ``jax_triton`` is installed (the extra ``triton``)."""
     return is_importable("jax_triton", "triton.language")
 
 
@@ -155,7 +156,7 @@ def load(operation: str, name: str) -> Any:
 
 
 def preferred(operation: str, platform: str) -> str:
-    """Return the name of a platform's preferred kernel, if it supports the arguments."""
+    """Return the name of a platform's first available kernel, which ``select`` prefers if it supports the arguments."""
     return next(name for name, one in TABLE[operation].items() if one.is_default and one.works_on(platform))
 
 
@@ -166,13 +167,13 @@ def accepts(operation: str, name: str, *arguments: Any, **options: Any) -> bool:
     floats = {dtype.name for dtype in types if jnp.issubdtype(dtype, jnp.floating)}
     if not kernel.works_on(platform()) or (kernel.dtype and floats - {kernel.dtype}):
         return False
-    # The module is imported only now, because numba compiles its kernels at import.
+    # Import the module only now, because numba compiles kernels at import.
     module = importlib.import_module(f"moejax.kernels.{kernel.function.partition(':')[0]}")
     return not hasattr(module, "supports") or module.supports(*arguments, **options)
 
 
 def select(operation: str, *arguments: Any, **options: Any) -> Any:
-    """Return the kernel for an operation with these arguments, in the program that is being traced."""
+    """Return the kernel for an operation with these arguments in the program being traced."""
     for name, kernel in TABLE[operation].items():
         if kernel.is_default and accepts(operation, name, *arguments, **options):
             return load(operation, name)

@@ -1,7 +1,7 @@
-"""Write ``docs/laws/NAME.md``, a page for every law, from its docstring, coefficients and published constants.
+"""Write ``docs/laws/NAME.md``, a page for each law, from its docstring, coefficients and published constants.
 
-The formula is the docstring's, errata and figures come from the pages of two other commands, and the output of ``moejax
-predict`` is computed.
+The formula comes from the docstring, errata and figures come from generated pages of two other commands, and the
+example prediction is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from moejax.wording import listed
 
 FOLDER, INDEX, ERRATA, GALLERY = "laws", "laws.md", "errata.md", "gallery.md"
 LIST_BEGINS, LIST_ENDS = "<!-- `make laws` writes this table. -->\n", "<!-- End of the table. -->"
-"""Marks around the list of laws in ``INDEX``."""
+"""Markers around the list of laws in ``INDEX``."""
 
 FOOTER_END = "`; it is not edited by hand.*"
 """Last text of every page."""
@@ -64,7 +64,7 @@ DESIGNED = {
     "effective_params": "--flops 1e21 --params-total 30B",
     "leverage": "--flops 1e21 --sweep expert_expansion=2:128 --sweep granularity=1:16",
 }
-"""Limits for ``moejax design`` with a law's published constants, for laws that decide something."""
+"""Options of the example ``moejax design`` command, by law."""
 
 FITTED_HERE = "fitted-here"
 RELATED = {
@@ -78,7 +78,7 @@ RELATED = {
     "step_law": "tian-2",
     "sparse_repeats": "data-constrained",
 }
-"""Figures related to a law that do not use one set of its coefficients."""
+"""Related figures for laws without a figure that is drawn with their coefficients."""
 
 FITTED_OTHERWISE = {
     "hyperparameters": "moejax fit runs.csv --recipe tian",
@@ -86,18 +86,18 @@ FITTED_OTHERWISE = {
     "step_law": "moejax fit sweep.csv --form 'learning_rate = k*N^a*D^b' --best-by learning_rate,batch_tokens --smooth",
     "isoflop_surface": "moejax fit runs.csv --recipe abnar",
 }
-"""Commands for laws that only a procedure fits."""
+"""Commands for laws that ``moejax fit --law`` does not fit."""
 
 
 def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None) -> Path:
-    """Write every law's page, and return their folder.
+    """Write every law's page, and return the pages' folder.
 
     Raises:
-      UserError: a page with errata or figures is missing in ``docs``.
+      UserError: the page of errata or of figures does not exist in ``docs``.
     """
     for name, command in ((ERRATA, "moejax reproduce --errata"), (GALLERY, "moejax plot --gallery")):
         if not (docs / name).exists():
-            raise UserError(f"{docs / name} is not there, and the pages take from it; `{command}` writes it.")
+            raise UserError(f"The file {docs / name} does not exist, but the laws' pages quote it; write it with `{command}`.")
     known, gallery = ((docs / name).read_text(encoding="utf-8") for name in (ERRATA, GALLERY))
     folder = docs / FOLDER
     folder.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
     for number, name in enumerate(LAWS):
         update(number / len(LAWS), name)
         pages[folder / f"{name}.md"] = page(name, known, gallery)
-    # Generated pages are removed before writing, so that pages of removed laws disappear.
+    # Remove generated pages before writing, so that pages of removed laws disappear.
     for path in folder.glob("*.md"):
         if path.is_file() and path.read_text(encoding="utf-8").rstrip().endswith(FOOTER_END):
             path.unlink()
@@ -119,7 +119,7 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
 
 
 def with_list(index: str) -> str:
-    """Return the page on laws with the current list of them between its marks."""
+    """Return the page on laws with the current list of laws between its markers."""
     before, _, rest = index.partition(LIST_BEGINS)
     columns = [Column(name, words=True) for name in ("law", "about", "reads")]
     rows = [
@@ -135,7 +135,7 @@ def _about(law: Any) -> str:
 
 
 def page(name: str, known: str, gallery: str) -> str:
-    """Return a law's page in Markdown, with extracts from the pages of errata and figures."""
+    """Return a law's page in Markdown; ``known`` and ``gallery`` are the texts of the pages of errata and figures."""
     law: Any = LAWS[name]
     said = formula(law)
     parts = [
@@ -171,7 +171,7 @@ def _prose(paragraph: str) -> str:
 
 
 ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
-"""Role of a coefficient by its sign; without a sign, it is chosen."""
+"""Role of a coefficient by its sign; coefficients without a sign are chosen."""
 UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs", "loss": "nats"}
 
 
@@ -213,7 +213,7 @@ def _meaning(field: str) -> str:
 
 
 def _dimension(law: Any, f: dataclasses.Field[Any]) -> str:
-    """Return the powers of units of a coefficient."""
+    """Return a coefficient's dimension as powers of units."""
     symbols = {g.name: g.metadata["symbol"] for g in dataclasses.fields(law)}
 
     def power(kind: str, text: str) -> str:
@@ -232,13 +232,13 @@ def _dimension(law: Any, f: dataclasses.Field[Any]) -> str:
 def _constants(name: str, law: Any) -> list[str]:
     sets = PUBLISHED[name]
     if not sets:
-        return ["None are published: the law is there to be fitted."]
+        return ["No constants are published; fit the law to your runs."]
     columns = [Column("symbol"), Column("name", words=True), *(Column(f"`{key}`", ".9g") for key in sets)]
     values = [[_letter(f), f"`{f.name}`", *(getattr(s.law, f.name) for s in sets.values())] for f in _lettered(law)]
     about = [
         f"- **`{key}`** ({s.provenance}): {_prose(s.source)}."
         + (f" Data: {s.data}." if s.data else "")
-        + (" Fitted to dense models alone." if s.dense else "")
+        + (" Fitted only to dense models." if s.dense else "")
         + (f" {_prose(s.remark)}" if s.remark else "")
         for key, s in sets.items()
     ]
@@ -252,7 +252,7 @@ def _constants(name: str, law: Any) -> list[str]:
         markdown_table(Table("", columns, values), str),
         "\n".join(about),
         f"{known}.",
-        fitted if ranges else "No range of runs is stated for them.",
+        fitted if ranges else "The source does not state the fitted ranges.",
     ]
 
 
@@ -280,19 +280,19 @@ def _figure(name: str, gallery: str) -> list[str]:
     shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
     entry = gallery.partition(f"\n### {shown}\n")[2].partition("\n### ")[0].strip()
     if not entry:
-        raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it again.")
+        raise UserError(f"{GALLERY} has no figure {shown}; run `moejax plot --gallery` to write the page again.")
     image, caption, *_ = entry.replace("](gallery/", "](../gallery/").split("\n\n")
     by = ALL[shown].law
     parts = ["## Figure", image, caption]
     if shown == FITTED_HERE:
         parts.append(
-            "The runs are those of the quickstart, few and small: they show the form, not what its constants are."
+            "The runs are the quickstart's few small runs: they show the form, but do not determine useful constants."
         )
     if by not in ("", name):
-        parts.append(f"It is drawn by the law [`{by}`]({by}.md), whose constants are published.")
+        parts.append(f"The figure shows the law [`{by}`]({by}.md), whose constants are published.")
     if others:
         links = listed([f"[{figure}](../gallery.md#{figure})" for figure in others])
-        parts.append(f"More of it: {links}; `moejax plot {shown} --fit fit.json` draws a fit of yours.")
+        parts.append(f"Further figures: {links}. To draw your own fit, run `moejax plot {shown} --fit fit.json`.")
     return parts
 
 
@@ -300,32 +300,32 @@ def _errata(name: str, said: Formula, known: str) -> list[str]:
     begins = " ".join(said.prose.partition("\n\n")[0].split())
     paper = errata.paper_of(begins)
     if paper is None:
-        return ["[The errata](../errata.md) are of five other documents; this one is not recomputed there."]
+        return ["[The errata](../errata.md) cover five other documents, not this law's source."]
     sources = [s.source for s in PUBLISHED[name].values() if errata.paper_of(s.source) in (None, paper)]
     places = errata.places_in("; ".join([begins, *sources]))
     link = f"../errata.md#{errata.anchor(paper)}"
     found = errata.findings(errata.section(known, paper), places)
     if not places:
-        return [f"The document does not number its equations; [its errata]({link}) are about this law."]
+        return [f"The document does not number its equations; see [its errata]({link})."]
     every = sorted(places, key=lambda place: (place.split()[0], int(place.split()[1])))
     where = listed(every, "or") if len(every) < 5 else f"one of {every[0]} to {every[-1]}"
     if not found:
         return [f"No entry of [the document's errata]({link}) names {where}."]
-    return [f"Of [the document's errata]({link}), those that name {where}:", "\n".join(found)]
+    return [f"Entries of [the document's errata]({link}) that name {where}:", "\n".join(found)]
 
 
 def _use(name: str, law: Any) -> list[str]:
     parts = []
     if PUBLISHED[name]:
         command = f"moejax predict --law {name} {' '.join(_asked(name))}"
-        parts += [f"```sh\n{command}\n```", f"says, by `{next(iter(PUBLISHED[name]))}`: {_answer(name)}."]
+        parts += [f"```sh\n{command}\n```", f"predicts with `{next(iter(PUBLISHED[name]))}`: {_answer(name)}."]
     design = f"moejax design --law {name} {DESIGNED[name]}" if name in DESIGNED else ""
     commands = [command for command in (_fit(name, law), design, f"moejax laws show {name}") if command]
     return [*parts, "```sh\n" + "\n".join(commands) + "\n```"]
 
 
 def _fit(name: str, law: Any) -> str:
-    """Return the command that fits the law; empty if it has nothing to fit."""
+    """Return the command that fits the law; empty if no command fits it."""
     if name in FITTED_OTHERWISE:
         return FITTED_OTHERWISE[name]
     if law in NOT_SEARCHED or len(law.outputs) > 1:

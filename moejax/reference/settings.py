@@ -23,18 +23,18 @@ from moejax.wording import listed, some
 
 TRAINING, STUDY = "Training", "Study"
 MODULES = {"Architecture": "moejax.architecture", TRAINING: "moejax.train.training", STUDY: "moejax.study.study"}
-"""Modules of the dataclasses that config files describe. An architecture is a setting of such a file."""
+"""Modules of the dataclasses that config files describe. An architecture is a setting of a training file."""
 KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
 MOST_NAMES = 10
-"""Maximum number of settings of a group that are listed inline; larger groups have a section."""
+"""Maximum number of settings in a group that is listed inline; larger groups have their own section."""
 COLUMNS = tuple(Column(heading, words=True) for heading in ("setting", "value", "default", "what it is"))
 HEAD = """\
 # Settings of a config file
 
-A [training](training.md) has the settings of the first sections, an architecture and a recipe; a [study](studies.md)
-has a recipe too, and what the last sections list. Each is a name in the `ConfigDict` that the file returns, and
-`--config.NAME=VALUE` on the command line, as `--config.recipe.optimizer.learning_rate=3e-3`. Where the default is a
-dash, the setting must be given.
+A [training run](training.md) has the settings of the first sections, an architecture and a recipe. A [study](studies.md)
+has a recipe and the settings of the last sections. Set each by its name in the `ConfigDict` that the file returns, or
+with `--config.NAME=VALUE` on the command line, such as `--config.recipe.optimizer.learning_rate=3e-3`. Settings whose
+default is a dash are required.
 """
 FOOT = "*Written by `make settings` from the dataclasses; it is not edited by hand.*"
 
@@ -52,7 +52,7 @@ def page() -> str:
 
 
 def _groups(cls: Any, path: str, seen: set[Any]) -> Iterator[tuple[Any, str]]:
-    """Yield a dataclass and the nested ones, each once, with the path of its fields."""
+    """Yield a dataclass and its nested dataclasses, each once, with the path of its fields."""
     if cls not in seen:
         seen.add(cls)
         yield cls, path

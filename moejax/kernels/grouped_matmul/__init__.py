@@ -1,8 +1,7 @@
-"""Define grouped matrix products, one matrix per group of rows: the operation, the backend interface, and the
-reference.
+"""Define grouped matmuls, with one matrix per group of rows: the operation, the backend interface, and the reference.
 
-``jax.lax.ragged_dot`` is not a backend, because it computes every group for every row: on a TPU in one of its
-gradients, and on other platforms always.
+``jax.lax.ragged_dot`` is not a backend, because it computes every group for every row: on a TPU in one gradient, on
+other platforms always.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from jaxtyping import Float, Int
 
 
 class GroupedMatmul(NamedTuple):
-    """Backend of grouped products. Rows [R, D or F] are sorted by group; rows after the last group have arbitrary
+    """A backend of grouped matmuls. Rows [R, D or F] are sorted by group; rows after the last group have arbitrary
     values."""
 
     forward: Callable[[Array, Array, Array], Array]
@@ -36,8 +35,8 @@ def grouped_matmul(
     matrices: Float[Array, "groups D F"],
     group_sizes: Int[Array, " groups"],
 ) -> Float[Array, "R F"]:
-    """Multiply each group's rows by its matrix. Products are summed in float32 and returned in the type of the rows,
-    like gradients: float32 outputs would move and store twice the bytes."""
+    """Multiply each group's rows by its matrix. Results and gradients are summed in float32 and returned in the type of
+    the rows, because float32 outputs would move and store twice the bytes."""
     return backend.forward(rows, matrices, group_sizes)
 
 
@@ -58,7 +57,7 @@ grouped_matmul.defvjp(_save, _gradients)
 
 
 def _groups(rows: int, group_sizes: Array) -> Array:
-    """Return each row's group as a one-hot row; zeros after the last group."""
+    """Return each row's group as a one-hot vector; zeros after the last group."""
     ends = jnp.cumsum(group_sizes)
     group = jnp.searchsorted(ends, jnp.arange(rows, dtype=ends.dtype), side="right")
     return jax.nn.one_hot(group, group_sizes.shape[0], dtype=jnp.float32)

@@ -1,10 +1,10 @@
-"""Implement the grouped products of ``grouped_matmul.triton`` in Triton's own language, called by ``jax_triton``.
+"""Implement the grouped matmuls of ``grouped_matmul.triton`` in Triton's own language, called through ``jax_triton``.
 
-JAX deprecated Pallas's Triton backend in 0.11 and will remove it. These kernels then serve Ampere, Blackwell's gradient
-of the matrices, float32 on any NVIDIA GPU, and widths that no Mosaic tile divides. They use the tile sizes of the
-Pallas kernels. They have not been run on a GPU: tests interpret and compile them.
+JAX deprecated Pallas's Triton backend in 0.11 and will remove it. Without it, these kernels serve Ampere, the gradient
+of the matrices on Blackwell, float32 on any NVIDIA GPU, and widths that no Mosaic tile divides. They use the Pallas
+kernels' tile sizes. They have not run on a GPU; tests interpret and compile them.
 
-Shapes: R rows, G groups, D columns of the rows, F columns of the products.
+Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """
 # pyright: reportInvalidTypeForm=false
 
@@ -57,8 +57,8 @@ def rows_by_matrices_kernel(
     first, end = tl.load(start + place), tl.load(stop + place)
     if first < end:
         matrix = tl.load(group + place).to(tl.int64)
-        # A tile that would extend beyond the last row starts earlier. It computes other groups' rows too, but does not
-        # write them. Thus the loop needs no mask.
+        # A tile that would extend beyond the last row starts earlier. It also computes rows of other groups but does
+        # not write them, so the loop needs no mask.
         row = tl.minimum(first, max(COUNT - ROWS, 0)) + tl.arange(0, ROWS)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         a = rows + row.to(tl.int64)[:, None] * INTO
@@ -158,9 +158,9 @@ def _rows_by_matrices(
     transposed: bool,
     dtype: Any = None,
 ) -> Float[Array, "R _"]:
-    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; in the type of the rows, or in ``dtype``.
+    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; return ``dtype``, or the type of the rows.
 
-    ``scales`` are those of 8-bit rows [R] and of the columns of each matrix [G, F].
+    ``scales`` are empty, or for 8-bit numbers the scales of rows [R] and of each matrix's columns [G, F].
     """
     (count, into), out_of = rows.shape, matrices.shape[1 if transposed else 2]
     part = "rows" if transposed else "forward"

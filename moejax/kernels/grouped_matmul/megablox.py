@@ -1,10 +1,9 @@
-"""Compute grouped products on a TPU, forward and backward, with JAX's Pallas kernels (megablox).
+"""Compute grouped matmuls on a TPU, forward and backward, with JAX's Pallas kernels (megablox).
 
-``jax.lax.ragged_dot`` has a forward kernel on TPUs. Its gradient of the matrices, however, is a masked dense product of
-every row with every group. Its gradient of the rows first transposes all matrices in memory. These kernels avoid both.
+``jax.lax.ragged_dot`` has a forward kernel on TPUs. However, its gradient of the matrices is a masked dense matmul of every row with every group, and its gradient of the rows first transposes all matrices in memory. These kernels avoid both.
 
-A kernel iterates over tiles of rows. A tile at the boundary of two groups is computed once for each. Therefore tiles
-have at most a quarter of the rows of a balanced group if groups are large. The kernels have not been timed on a TPU. On
+A kernel iterates over row tiles. A tile at the boundary of two groups is computed once for each group. Therefore, if
+groups are large, tiles have at most a quarter of a balanced group's rows. The kernels have not been timed on a TPU. On
 other platforms they are interpreted, for tests.
 """
 
@@ -23,9 +22,9 @@ from moejax.kernels.platform import platform
 LANES = 128
 """Divisor of tile sizes that do not cover a whole axis."""
 ROWS = (512, 256, LANES)
-"""Candidate tile heights: the largest that gives four tiles per group is used."""
+"""Candidate tile heights; the largest that gives at least four tiles per balanced group is used."""
 WIDTH = 1024
-"""Maximum tile width, on either side of a product."""
+"""Maximum tile width of both sides of a matrix."""
 
 
 def _tiles(rows: int, groups: int, into: int, out_of: int) -> tuple[int, int, int]:
@@ -33,7 +32,7 @@ def _tiles(rows: int, groups: int, into: int, out_of: int) -> tuple[int, int, in
 
 
 def row_tile(rows: int, groups: int) -> int:
-    """Return the number of rows of a tile."""
+    """Return the number of rows per tile."""
     return next((size for size in ROWS if 4 * size * groups <= rows), ROWS[-1])
 
 

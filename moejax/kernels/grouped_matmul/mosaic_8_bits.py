@@ -1,13 +1,13 @@
-"""Compute grouped products in float8 on Hopper with our own Mosaic kernel.
+"""Compute grouped matmuls in float8 on Hopper with our own Mosaic kernel.
 
 Triton uses Hopper's float8 matrix units only if sums may have lower precision than float32, which Pallas cannot
-request. Otherwise it multiplies in float16 with the A100's instructions. It does compute int8 products, and on
+request. Otherwise Triton multiplies in float16 with the A100's instructions. Triton does multiply int8, and on
 Blackwell both types, in 8 bits. JAX's own kernels cannot write a wider type than they read. On an H200, this kernel was
-correct, but no faster than bfloat16 products (docs/benchmarks.md). It cannot be interpreted on a CPU; tests compile it.
+correct, but not faster than bfloat16 matmuls (docs/benchmarks.md). It cannot be interpreted on a CPU; tests compile it.
 The units sum in about 14 bits and truncate the rest (DeepSeek-V3, 2024, Sec. 3.3.2). As in that paper, each unit sums
 only ``INNER`` products, and these sums are added in float32.
 
-Shapes: R rows, G groups, K summed over, F columns of the products.
+Shapes: R rows, G groups, K contracted width, F columns of the results.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from moejax.kernels.table import Operand
 
 HOPPER = 9
 ROWS, COLUMNS, INNER = 128, 64, 128
-"""Tile sizes. The float32 sums and those of the matrix units fit into the registers of one warpgroup. ``INNER`` is a
+"""Tile sizes. The float32 sums and the matrix units' sums fit into the registers of one warpgroup. ``INNER`` is a
 128-byte line of both factors."""
 LINES = 8
-"""Rows that the matrix units read together, 1 kB. A tile that started between two such groups would miss rows."""
+"""Number of rows that the matrix units read together (1 kB). Tiles must start at a multiple of it."""
 STAGES = 4
-"""Number of prefetched pieces of both factors."""
+"""Number of prefetched blocks of both factors."""
 RESIDENT = 2
-"""Tiles per multiprocessor at the same time, one per warpgroup, so that its matrix units compute one while the other
-accumulates. Each uses about 100 of its 228 kB."""
+"""Number of concurrent tiles per multiprocessor, one per warpgroup, so that the matrix units compute one tile while the
+other accumulates. Each uses about 100 kB of the 228 kB of shared memory."""
 
 
 def supports(rows: Operand, matrices: Operand, *, quantization: str) -> bool:
-    """Return whether the program is for Hopper and float8, and tiles divide both widths."""
+    """Return whether the program uses float8 on Hopper, and tiles divide both widths."""
     return quantization == "fp8" and gpu_generation() == HOPPER and not any(w % INNER for w in matrices.shape[1:])
 
 
@@ -66,7 +66,7 @@ def _product(x: Quantized, w: Quantized, group_sizes: Array, dtype: jnp.dtype) -
 
     (count, into), out_of = x.values.shape, w.values.shape[1]
     tiles = row_tiles(count, group_sizes, ROWS, LINES)
-    # A tile is read completely, even if the rows end within it.
+    # A tile is read completely, even if the rows end inside it.
     values = jnp.pad(x.values, ((0, -count % LINES), (0, 0)))
     row_scale = jnp.pad(x.scale[:, 0], (0, ROWS))
     across = out_of // COLUMNS

@@ -1,9 +1,9 @@
-"""Compute grouped products on Blackwell with JAX's Mosaic kernel.
+"""Compute grouped matmuls on Blackwell with JAX's Mosaic kernel.
 
 For the gradient of the rows, the matrices are first transposed in memory. JAX has no Mosaic kernel for the gradient of
-the matrices on Blackwell, so Triton computes it. We have not timed these kernels.
+the matrices on Blackwell, so Triton computes it. These kernels have not been timed.
 
-Shapes: R rows, G groups, D columns of the rows, F columns of the products.
+Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moejax.kernels.table import Operand, triton_backend
 
 
 def supports(rows: Operand, matrices: Operand, *sizes: Operand) -> bool:
-    """Return whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
+    """Return whether the program uses 16 bits on Blackwell, and tiles divide both widths."""
     return in_16_bits_on(10, rows, matrices) and jax_tile(10, rows.shape[0], *matrices.shape) is not None
 
 

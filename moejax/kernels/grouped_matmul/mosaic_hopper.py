@@ -1,9 +1,9 @@
-"""Compute grouped products on Hopper with JAX's Mosaic kernels.
+"""Compute grouped matmuls on Hopper with JAX's Mosaic kernels.
 
-On an H200, a training step took 431 ms with them and 413 ms with our Triton kernels (docs/benchmarks.md). They are
-therefore used only if JAX has no Triton backend for Pallas.
+On an H200, a training step took 431 ms with these kernels and 413 ms with our Triton kernels (docs/benchmarks.md). They
+are therefore used only if JAX has no Triton backend for Pallas.
 
-Shapes: R rows, G groups, D columns of the rows, F columns of the products.
+Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from moejax.kernels.table import Operand
 
 
 def supports(rows: Operand, matrices: Operand, *sizes: Operand) -> bool:
-    """Return whether the program is for Hopper, in 16 bits, and tiles divide both widths."""
+    """Return whether the program uses 16 bits on Hopper, and tiles divide both widths."""
     return in_16_bits_on(9, rows, matrices) and jax_tile(9, rows.shape[0], *matrices.shape) is not None
 
 
@@ -57,7 +57,7 @@ def _rows_by_matrices(
 def _matrices_gradient(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
     from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
 
-    # The kernel masks rows of other groups by multiplying them by zero, which keeps NaN.
+    # The kernel masks rows of other groups by multiplying them by zero, which does not remove NaN.
     mine = (jnp.arange(x.shape[0]) < group_sizes.sum())[:, None]
     x, dy = (jnp.where(mine, rows, jnp.zeros((), rows.dtype)) for rows in (x, dy))
     tile = _tile(x.shape[0], group_sizes.shape[0], x.shape[1], dy.shape[1])

@@ -1,13 +1,13 @@
-"""Choose kernels and tile sizes of grouped products on NVIDIA GPUs from measurements.
+"""Choose kernels and tile sizes of grouped matmuls on NVIDIA GPUs from measurements.
 
-On Hopper all tile sizes of our Triton kernels perform similarly. We timed eight on an H200, in bfloat16, at the widths
-of OLMoE, Qwen3 and DeepSeek-V3 with 512 to 4,096 rows per expert (``HOPPER``). For Blackwell, ``RECORDS`` are
-measurements of tokamax 0.0.12's kernels on a B200 by its authors, from its installed files (read on 2026-11-25). Each
-record is the faster of its two kernels for one shape in bfloat16 with equal groups, at the best sizes, as the median of
-five runs. Records with sizes that this release rejects are omitted, because they need more memory than a multiprocessor
-has. Other shapes use the sizes of the nearest record, and ``Choice.is_measured`` is False. No measurements of JAX's
-Mosaic kernels are published; their sizes follow from the memory of one multiprocessor. A GB200 has the multiprocessors
-of a B200.
+On Hopper all tile sizes of our Triton kernels have similar speed. Eight were timed on an H200, in bfloat16, at the
+widths of OLMoE, Qwen3 and DeepSeek-V3 with 512 to 4,096 rows per expert (``HOPPER``). For Blackwell, ``RECORDS`` are
+the tokamax authors' measurements of tokamax 0.0.12's kernels on a B200, from its installed files (read on 2026-11-25).
+Each record is the faster of two kernels for one shape in bfloat16 with equal groups, at the best sizes, as the median
+of five runs. Records whose sizes this release rejects, because they exceed a multiprocessor's memory, are omitted.
+Other shapes use the sizes of the nearest record, and ``Choice.is_measured`` is False. No measurements of JAX's Mosaic
+kernels are published; their sizes follow from a multiprocessor's memory. A GB200 has the same multiprocessors as a
+B200.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class TritonTile(NamedTuple):
     """Tile sizes of a Triton kernel."""
 
     rows: int
-    """Rows of a tile of the product."""
+    """Rows per tile of the result."""
     columns: int
     inner: int
-    """Length of the pieces of both factors that are multiplied at once."""
+    """Contracted length that is multiplied at once."""
     warps: int
     stages: int
-    """Number of prefetched pieces."""
+    """Number of prefetched blocks."""
 
 
 class MosaicTile(NamedTuple):
@@ -46,13 +46,13 @@ class MosaicTile(NamedTuple):
     is_collective: bool
     """True if two multiprocessors share a tile."""
     minor: str
-    """Side of the product along which tiles advance first: ``M`` rows, ``N`` columns."""
+    """Side of the result along which tiles advance first: ``M`` for rows, ``N`` for columns."""
     width: int
-    """Number of tiles along that side before advancing along the other one."""
+    """Number of tiles along this side before tiles advance along the other side."""
 
 
 class MeasuredTile(NamedTuple):
-    """A measurement."""
+    """A speed measurement of a tile for one shape."""
 
     part: str
     """Measured part: ``forward``, or the gradient of ``rows`` or of ``matrices``."""
@@ -69,8 +69,7 @@ class Choice(NamedTuple):
 
     tile: TritonTile | MosaicTile
     is_measured: bool
-    """True if a record has this part and these widths, with the same number of rows per group within a factor of
-    two."""
+    """True if the record has the same part and widths, and its rows per group differ by at most a factor of two."""
     record: MeasuredTile
     """The nearest record."""
 
@@ -124,12 +123,12 @@ RECORDS: tuple[MeasuredTile, ...] = (
 """Measurements on a B200, for the best kernel only."""
 
 HOPPER = TritonTile(128, 128, 64, 4, 3)
-"""Best choice on an H200: one of three sizes, of 8, within 1.4 % of the best on average over 30 products, and within
-4.3 % for each. All are within 3.2 % on average (docs/benchmarks.md)."""
+"""Choice for an H200: over 30 matmuls, it is within 1.4 % of the best of 8 sizes on average, and within 4.3 % for each
+matmul, as are two other sizes. All sizes are within 3.2 % on average (docs/benchmarks.md)."""
 
 
 def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice:
-    """Return the tokamax kernel and sizes on Blackwell for one part of a product, from the nearest record.
+    """Return tokamax's kernel and sizes on Blackwell for one part of a grouped matmul, from the nearest record.
 
     ``into`` and ``out_of`` are the widths of the matrices, for every part.
     """
@@ -147,7 +146,7 @@ def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice
 
 
 def _fitting(size: int, width: int) -> int:
-    """Return one side of a tile: a power of two of at least 16, limited by the width."""
+    """Return a tile's side: a power of two, at least 16, limited by the width."""
     return min(size, max(16, 1 << (width - 1).bit_length()))
 
 
@@ -155,11 +154,11 @@ def triton_tile(
     generation: int, part: str, rows: int, groups: int, into: int, out_of: int, item_bytes: int
 ) -> TritonTile:
     """Return tile sizes for our Triton kernels. On Hopper they come from our measurements. On Blackwell they come from
-    the nearest record if it is of a Triton kernel, because tokamax's are similar to ours. Otherwise they are the best
-    sizes in most records. Other GPUs were not measured.
+    the nearest record if it is a Triton kernel, because tokamax's Triton kernels are similar to ours; otherwise they
+    are the sizes of most records. Other GPUs were not measured.
 
-    Float32 uses the smallest tiles: its pieces are twice as large and are multiplied in several steps. In 8 bits,
-    pieces with the same number of bytes are twice as long.
+    Float32 uses the smallest tiles, because its blocks are twice as large and are multiplied in several steps. In 8
+    bits, blocks with the same number of bytes are twice as long.
     """
     sides = (into, out_of) if part == "matrices" else (rows, out_of if part == "forward" else into)
     inner = rows if part == "matrices" else into if part == "forward" else out_of
@@ -167,7 +166,7 @@ def triton_tile(
         tile = TritonTile(64, 64, 32, 4, 2)
     elif generation == 10:
         recorded = nearest(part, rows, groups, into, out_of).tile
-        # Only these GPUs keep sums in tensor memory; others have few registers.
+        # Only these GPUs keep sums in tensor memory; other GPUs have few registers.
         tile = recorded if isinstance(recorded, TritonTile) else TritonTile(256, 256, 32, 4, 3)
     else:
         tile = HOPPER if generation == 9 else TritonTile(128, 128, 32, 4, 4)
@@ -178,7 +177,7 @@ def triton_tile(
 
 
 def in_16_bits_on(generation: int, rows: Operand, matrices: Operand) -> bool:
-    """Return whether the program is for GPUs of a generation, and a product in 16 bits, as Mosaic kernels require."""
+    """Return whether the program is for this GPU generation and multiplies in 16 bits, as Mosaic kernels require."""
     is_16_bits = rows.dtype in (jnp.bfloat16, jnp.float16) and rows.dtype == matrices.dtype
     return is_16_bits and gpu_generation() == generation
 
@@ -191,17 +190,17 @@ class JaxTile(NamedTuple):
     inner: int
     stages: int
     width: int
-    """Number of tiles along the columns before advancing along the rows."""
+    """Number of tiles along the columns before tiles advance along the rows."""
 
 
 HOPPER_SIDES = (128, 64)
-"""Columns of a tile on Hopper: the registers of one group of 128 threads hold a float32 sum of at most 128 by 128."""
+"""Columns per tile on Hopper: the registers of 128 threads hold at most 128 × 128 float32 sums."""
 SHARED_BYTES = 232_448 - 4096
-"""Shared memory of a thread block, in bytes, minus some for barriers."""
+"""Shared memory of a thread block in bytes, without a reserve for barriers."""
 
 
 def jax_tile(generation: int, rows: int, groups: int, into: int, out_of: int) -> JaxTile | None:
-    """Return sizes for a product in 16 bits, or None if the kernels do not support it or its gradients. Not measured.
+    """Return unmeasured sizes for a grouped matmul in 16 bits; None if the kernels do not support it or its gradients.
 
     Both widths must be multiples of a tile's columns, because the gradient exchanges them. On Blackwell, two
     multiprocessors share a tile with twice the rows and columns.

@@ -1,9 +1,10 @@
-"""Compute grouped products on Blackwell with tokamax's Mosaic kernel if its records list that as the fastest.
+"""Compute grouped matmuls on Blackwell with tokamax's Mosaic kernel where tokamax's records list it as the fastest.
 
-Otherwise, and for the gradient of the matrices, our Triton kernels are used (in Pallas or ``jax_triton``). For that
-gradient, tokamax's Triton kernel gives an empty group the product of the previous rows (0.0.12: it runs the last
-iteration unconditionally). Tokamax looks up sizes by the exact shape and has slow defaults, so sizes are specified
-here. On Hopper its kernel was slower than our Triton kernels in a training step (docs/benchmarks.md) and is not used.
+Otherwise, and for the gradient of the matrices, our Triton kernels are used (in Pallas or ``jax_triton``). For the
+matrices' gradient, tokamax's Triton kernel gives empty groups a nonzero result (0.0.12 runs the last iteration
+unconditionally, on previous rows). Tokamax looks up sizes by exact shape and has slow defaults, so this module
+specifies sizes. On Hopper, tokamax's kernel was slower than our Triton kernels in a training step (docs/benchmarks.md)
+and is not used.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from moejax.kernels.table import Operand, triton_backend
 
 
 def supports(rows: Operand, matrices: Operand, *sizes: Operand) -> bool:
-    """Return whether the program is for Blackwell, in 16 bits, and tiles divide both widths."""
+    """Return whether the program uses 16 bits on Blackwell, and tiles divide both widths."""
     return in_16_bits_on(10, rows, matrices) and not any(width % 64 for width in matrices.shape[1:])
 
 
 def _tile(part: str, rows: Array, matrices: Array) -> MosaicTile | None:
-    """Return tile sizes for tokamax's kernel, or None if ours is as fast."""
+    """Return tile sizes for tokamax's Mosaic kernel, or None if the record prefers a Triton kernel."""
     tile = nearest(part, rows.shape[0], *matrices.shape).tile
     return tile if isinstance(tile, MosaicTile) else None
 

@@ -1,6 +1,6 @@
-"""Compute grouped products in 8 bits on a TPU with tokamax's Pallas kernel; JAX's own kernel does not support 8 bits.
+"""Compute grouped matmuls in 8 bits on a TPU with tokamax's Pallas kernel; JAX's own kernel does not support 8 bits.
 
-The scales are applied before a sum is written. We have not timed the kernel. On other platforms it is interpreted, for
+The scales are applied before a sum is written. The kernel has not been timed. On other platforms it is interpreted, for
 tests.
 """
 
@@ -18,7 +18,7 @@ from moejax.kernels.table import Operand
 
 
 def supports(rows: Operand, matrices: Operand, **options: str) -> bool:
-    """Return whether both widths are at least the number of lanes of a TPU, as the kernel requires."""
+    """Return whether both widths are at least a TPU's number of lanes, as the kernel requires."""
     return min(matrices.shape[1:]) >= LANES
 
 

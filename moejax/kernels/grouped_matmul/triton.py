@@ -1,11 +1,11 @@
-"""Compute grouped products on NVIDIA GPUs since Ampere with our own Pallas kernels, compiled by Triton.
+"""Compute grouped matmuls on NVIDIA GPUs since Ampere with our own Pallas kernels, compiled by Triton.
 
-On Hopper they compute everything, at 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md); in training steps
-they are faster than the Mosaic kernels of JAX and tokamax. On Blackwell they compute the gradient of the matrices. On
-all GPUs they compute float32 and widths that other kernels do not support. On other platforms the kernels are
-interpreted, for tests.
+On Hopper these kernels compute all grouped matmuls, at 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md);
+in training steps they are faster than the Mosaic kernels of JAX and tokamax. On Blackwell they compute the gradient of
+the matrices. On all GPUs they compute float32, and widths that other kernels do not support. On other platforms they
+are interpreted, for tests.
 
-Shapes: R rows, G groups, D columns of the rows, F columns of the products.
+Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from moejax.kernels.quantization import quantize
 F32 = jnp.float32
 
 NUMBERS = 2**31
-"""Limit of elements. JAX indexes arrays with 64 bits from 2^32 bytes on, and with signed 32 bits below. For 8-bit
-numbers, half of the latter overflow."""
+"""Number of elements above which indices overflow 32 bits. JAX uses signed 32-bit indices for arrays below 2^32 bytes,
+and 64 bits above. So indices of 8-bit arrays between 2^31 and 2^32 bytes overflow."""
 
 
 def supports(*arguments: Any, quantization: str = "none") -> bool:
-    """Return whether the program's GPUs are supported by Triton: Ampere or later; for float8, Hopper or later."""
+    """Return whether Triton supports the program's GPUs: Ampere or later; for float8, Hopper or later."""
     return gpu_generation() >= (9 if quantization == "fp8" else 8)
 
 
 class RowTiles(NamedTuple):
-    """Tiles of rows, each of one group: the maximum possible number, with empty ones at the end."""
+    """Row tiles, each within one group: the maximum possible number, with empty tiles at the end."""
 
     group: Int[Array, " tiles"]
     start: Int[Array, " tiles"]
     first: Int[Array, " tiles"]
-    """First row of the group in the tile: the tile's start, unless that was aligned to before the group."""
+    """First row of the group in the tile; it is after the tile's start if the start was aligned to before the group."""
     stop: Int[Array, " tiles"]
     """End of the group's rows (exclusive)."""
 
 
 def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int, multiple: int = 1) -> RowTiles:
-    """Return tiles of a height that start at multiples of a number of rows."""
+    """Return row tiles of this height; a group's first tile starts at a multiple of ``multiple``."""
     groups = group_sizes.shape[0]
     ends = jnp.cumsum(group_sizes)
     firsts = ends - group_sizes
@@ -64,7 +64,7 @@ def row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int, multiple: i
 
 
 def _part(start: Any, length: int, whole: int) -> tuple[Any, Array | None]:
-    """Return a slice of an axis and its validity mask; None as the mask if all of it exists."""
+    """Return a slice of an axis and its validity mask; the mask is None if the whole slice exists."""
     from jax.experimental import pallas as pl
 
     exists = None if whole % length == 0 else start + jnp.arange(length, dtype=jnp.int32) < whole
@@ -91,7 +91,7 @@ def _store(ref: Any, values: Array, rows: Array | None, columns: Array | None) -
 
 
 def _product(a: Array, b: Array) -> Array:
-    # At least as exact as XLA's own products: float32 is not rounded to 10 bits.
+    # This is at least as exact as XLA's own matmuls: float32 is not rounded to 10 bits.
     precision = lax.Precision.HIGHEST if a.dtype == F32 else None
     return jnp.dot(a, b, precision=precision, preferred_element_type=_summed_in(a.dtype))
 
@@ -108,9 +108,9 @@ def _rows_by_matrices(
     transposed: bool,
     dtype: Any = None,
 ) -> Float[Array, "R F"]:
-    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; in the type of the rows, or in ``dtype``.
+    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; return ``dtype``, or the type of the rows.
 
-    ``scales`` are empty, or for 8-bit numbers those of the rows [R] and of the columns of each matrix [G, F].
+    ``scales`` are empty, or for 8-bit numbers the scales of rows [R] and of each matrix's columns [G, F].
     """
     from jax.experimental import pallas as pl
 
@@ -127,8 +127,8 @@ def _rows_by_matrices(
 
         @pl.when(first < end)
         def _() -> None:
-            # A tile that would extend beyond the last row starts earlier. It computes other groups' rows too,
-            # independently, but does not write them. Thus the loop needs no mask.
+            # A tile that would extend beyond the last row starts earlier. It also computes rows of other groups but
+            # does not write them, so the loop needs no mask.
             top = jnp.minimum(first, max(count - tile.rows, 0))
             are_rows = None if count >= tile.rows else jnp.arange(tile.rows, dtype=jnp.int32) < count
             columns, are_columns = _part(column * tile.columns, tile.columns, out_of)
@@ -172,8 +172,9 @@ def in_8_bits(
     for name, array, remedy in (("rows", rows, "recipe.microbatches"), ("matrices", matrices, "mesh.expert")):
         if platform() == "gpu" and NUMBERS < array.size <= 2 * NUMBERS:
             raise UserError(
-                f"runtime.matmul_quantization: experts' {name} are {' by '.join(map(str, array.shape))} on a device; "
-                f"of 8 bits, JAX counts up to {NUMBERS:,} rightly, and from {2 * NUMBERS:,} on; raise {remedy}."
+                f"The experts' {name} have the shape {' by '.join(map(str, array.shape))} on a device. In 8 bits, JAX "
+                f"does not support between {NUMBERS:,} and {2 * NUMBERS:,} elements; raise {remedy}, or set "
+                f"runtime.matmul_quantization to 'none'."
             )
     x, w = (quantize(one, -1, quantization) for one in (rows, matrices))
     product = partial(_rows_by_matrices, transposed=True, dtype=rows.dtype)
