@@ -238,7 +238,9 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
         rest = "it at its default" if len(beyond) == 1 else "them at their defaults"
         raise UserError(f"Router {a.router!r} has no option {', '.join(beyond)}; leave {rest}.")
     if a.expert_bias and not is_causal(a.router):
-        raise UserError(f"Router {a.router!r} gives all experts the same load, so it needs no bias; remove expert_bias.")
+        raise UserError(
+            f"Router {a.router!r} gives all experts the same load, so it needs no bias; remove expert_bias."
+        )
     if a.is_moe:
         # A router raises while it is traced if it does not support the options.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)

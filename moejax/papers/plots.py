@@ -128,7 +128,9 @@ def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str
         reason = reasons.get(number, "")
         # A reason that several figures share is printed once.
         before = first.setdefault(reason, number)
-        rows.append([number, said or (reason if before == number else f"not drawn, for the same reason as figure {before}")])
+        rows.append(
+            [number, said or (reason if before == number else f"not drawn, for the same reason as figure {before}")]
+        )
     columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
     data = {
         "paper": paper,
@@ -206,8 +208,8 @@ class GivenData:
         table = self._table(name)
         if name in EVIDENCE and self.fit is not None and table is None:
             raise UserError(
-                f"{name} needs a fit and the runs that it was fitted to, but no runs were given. Give them with --runs, "
-                f"or give predictions.csv from the folder of {self.options.fit}."
+                f"{name} needs a fit and the runs that it was fitted to, but no runs were given. Give them with "
+                f"--runs, or give predictions.csv from the folder of {self.options.fit}."
             )
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)

@@ -85,8 +85,7 @@ def tally(records: Iterable[Record]) -> dict[str, dict[str, int]]:
 
 
 def summary(records: list[Record]) -> Result:
-    """Return tables of numbers that differ from the printed ones, one per paper, and a table that counts the verdicts.
-    """
+    """Return a table per paper of numbers that differ from the printed ones, and a table that counts the verdicts."""
     counts = tally(records)
     columns = (
         Column("where"),
@@ -137,7 +136,8 @@ def changes(records: Iterable[Record], known: Mapping[str, str]) -> list[str]:
     ]
     gone = [key for key in known.keys() - now.keys() if key.split(" | ")[0] in papers]
     return sorted(
-        told + [f"{key}: this quantity has the recorded verdict '{known[key]}' but is no longer computed." for key in gone]
+        told
+        + [f"{key}: this quantity has the recorded verdict '{known[key]}' but is no longer computed." for key in gone]
     )
 
 

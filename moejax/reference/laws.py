@@ -97,7 +97,9 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
     """
     for name, command in ((ERRATA, "moejax reproduce --errata"), (GALLERY, "moejax plot --gallery")):
         if not (docs / name).exists():
-            raise UserError(f"The file {docs / name} does not exist, but the laws' pages quote it; write it with `{command}`.")
+            raise UserError(
+                f"The file {docs / name} does not exist, but the laws' pages quote it; write it with `{command}`."
+            )
     known, gallery = ((docs / name).read_text(encoding="utf-8") for name in (ERRATA, GALLERY))
     folder = docs / FOLDER
     folder.mkdir(exist_ok=True)

@@ -31,8 +31,8 @@ COLUMNS = tuple(Column(heading, words=True) for heading in ("setting", "value", 
 HEAD = """\
 # Settings of a config file
 
-A [training run](training.md) has the settings of the first sections, an architecture and a recipe. A [study](studies.md)
-has a recipe and the settings of the last sections. Set each by its name in the `ConfigDict` that the file returns, or
+A [training run](training.md) has the settings of the first sections, an architecture and a recipe. A
+[study](studies.md) has a recipe and the settings of the last sections. Set each by its name in the `ConfigDict` that the file returns, or
 with `--config.NAME=VALUE` on the command line, such as `--config.recipe.optimizer.learning_rate=3e-3`. Settings whose
 default is a dash are required.
 """

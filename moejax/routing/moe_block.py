@@ -210,6 +210,6 @@ def _check(sizes: dict[str, int], x: Array, experts: Experts) -> None:
     ):
         if count % parts:
             raise UserError(
-                f"{count} {what} cannot be split equally over {parts} devices of the mesh {sizes}; change the number of "
-                f"{what}, or the mesh."
+                f"{count} {what} cannot be split equally over {parts} devices of the mesh {sizes}; change the number "
+                f"of {what}, or the mesh."
             )

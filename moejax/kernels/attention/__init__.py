@@ -154,7 +154,9 @@ def check_attention(architecture: Architecture, backend: str, compute_dtype: str
     }.get(backend, {})
     if any(beyond.values()):
         names = ", ".join(name for name, has in beyond.items() if has)
-        raise UserError(f"runtime.attention {backend!r} does not support {names}; choose another of {', '.join(BACKENDS)}.")
+        raise UserError(
+            f"runtime.attention {backend!r} does not support {names}; choose another of {', '.join(BACKENDS)}."
+        )
     if backend == "numba" and not cpu.available():
         raise UserError(
             "runtime.attention 'numba' needs the package numba, which is not installed or does not work here. "

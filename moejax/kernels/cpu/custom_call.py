@@ -1,6 +1,6 @@
 """Connect numba-compiled kernels to XLA's custom calls.
 
-A kernel is a function ``part(frame, i)`` of the call frame and a part's index. Parts may run in any order on any thread::
+A kernel is a function ``part(frame, i)`` of the call frame and a part's index. Parts run in any order on any thread::
 
     @kernel("moejax_double")
     @no_type_check

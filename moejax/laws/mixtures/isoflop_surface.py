@@ -142,7 +142,7 @@ ENTRIES = (
     LawEntry(
         name="isoflop_surface",
         law=IsoflopSurface,
-        not_searched="it applies to one FLOP budget and is linear in its coefficients, so each budget is solved by least "
-        "squares (moejax.laws.mixtures.isoflop_surface.fit_surface).",
+        not_searched="it applies to one FLOP budget and is linear in its coefficients, so each budget is solved by "
+        "least squares (moejax.laws.mixtures.isoflop_surface.fit_surface).",
     ),
 )

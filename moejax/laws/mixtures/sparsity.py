@@ -83,8 +83,8 @@ PUBLISHED = {
         provenance="read",
         data="a subset of RedPajama",
         fitted={"flops": (3e19, 1e21), "sparsity": (0.0, 0.95)},
-        remark="Runs at S = 0.98 were held out; R² there was 68 %. The paper states the range of training FLOPs, but not "
-        "the ranges of N and D.",
+        remark="Runs at S = 0.98 were held out; R² there was 68 %. The paper states the range of training FLOPs, but "
+        "not the ranges of N and D.",
     ),
 }
 
@@ -183,8 +183,8 @@ def joint_optimum(law: Sparsity, flops: Scalar, active_of: ActiveParams, *, cap:
         actives, totals, losses = _losses_by_sparsity(law, flops, active_of, jnp.asarray(1 - cap, float))
         best = int(jnp.argmin(losses))
         message = (
-            f"The loss still falls at the cap S = {cap:g}: the law has no joint optimum below the cap, so this sparsity "
-            f"is the cap, not an optimum of the law."
+            f"The loss still falls at the cap S = {cap:g}: the law has no joint optimum below the cap, so this "
+            f"sparsity is the cap, not an optimum of the law."
             if best == 0
             else f"The loss has its minimum at a sparsity below the cap of {cap:g}."
         )

@@ -73,8 +73,8 @@ def _ladder(task: str, law: AccuracyFromLoss, losses: tuple[float, float], remar
         provenance="verified",
         data=f"{task}, answers ranked; loss in bits per byte of the right answers",
         fitted={"loss": losses},
-        remark=f"The loss is not a pretraining loss. Fitted to models of 190M to 1.3B parameters, their checkpoints and "
-        f"one artificial point with loss 0. {remark}",
+        remark=f"The loss is not a pretraining loss. Fitted to models of 190M to 1.3B parameters, their checkpoints "
+        f"and one artificial point with loss 0. {remark}",
     )
 
 

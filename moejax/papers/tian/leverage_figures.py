@@ -104,7 +104,8 @@ def definition(inputs: FigureInputs) -> Figure:
     return figure(
         "What efficiency leverage is",
         "The dense model needs the compute at the right star to reach the loss of the MoE model at the left star; the "
-        "ratio of these FLOPs is EL (Algorithm 1). The figure shows the MoE model with the highest leverage." + inputs.whose,
+        "ratio of these FLOPs is EL (Algorithm 1). The figure shows the MoE model with the highest leverage."
+        + inputs.whose,
         [panel],
         columns=1,
         height=3.2,
@@ -188,7 +189,8 @@ def validation(inputs: FigureInputs) -> Figure:
     panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
     return figure(
         "Leverage, predicted against measured",
-        "Points on the line are predicted exactly; the paper fits EL below 6 and validates on larger EL." + inputs.whose,
+        "Points on the line are predicted exactly; the paper fits EL below 6 and validates on larger EL."
+        + inputs.whose,
         [panel],
         columns=1,
         height=3.8,

@@ -118,7 +118,7 @@ def architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joint_law(points: Runs, starts: Starts) -> JointLaw:
-    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``; return it with all residuals and its errors on larger leverages.
+    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``; return it with all residuals and its errors on larger ones.
 
     ``points.loss`` contains the leverages.
 
@@ -129,8 +129,8 @@ def joint_law(points: Runs, starts: Starts) -> JointLaw:
     ratio, granularity = architecture(points.where(small)) if small.any() else (np.zeros(0), np.zeros(0))
     if (several := len(np.unique(ratio))) < LEAST_VALUES:
         raise UserError(
-            f"The leverages below {TRAINED_BELOW:g} have {several} activation ratios, but {LEAST_VALUES} are needed; train "
-            f"MoE models with other ratios at the small budgets."
+            f"The leverages below {TRAINED_BELOW:g} have {several} activation ratios, but {LEAST_VALUES} are needed; "
+            f"train MoE models with other ratios at the small budgets."
         )
     fixed = NO_GRANULARITY if len(np.unique(granularity)) < LEAST_VALUES else {}
     free = len(dataclasses.fields(Leverage)) - len(fixed)

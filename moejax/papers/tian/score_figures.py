@@ -48,8 +48,7 @@ def over_training(inputs: FigureInputs) -> Figure:
         panels.insert(0, _panel(inputs.table, LOSS, "loss", ""))
     return figure(
         "Loss and benchmarks over training",
-        "The mean score averages all tasks, not categories, like the paper's overall average."
-        + inputs.whose,
+        "The mean score averages all tasks, not categories, like the paper's overall average." + inputs.whose,
         panels,
         columns=2,
         height=2.8,

@@ -278,7 +278,9 @@ def _picture(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption:
     caption += f" Curves: {inputs.name}."
     caption += f" Open circles: {SETTINGS}, areas ∝ D; the paper's losses are not public." if circles else ""
     caption += " Filled: runs of the table." + inputs.whose if own else ""
-    caption += " No run of the table has the fixed values of the curves." if inputs.table is not None and not own else ""
+    caption += (
+        " No run of the table has the fixed values of the curves." if inputs.table is not None and not own else ""
+    )
     return figure(title, caption, panels, columns=len(panels), height=2.9 if len(panels) < 3 else 2.7)
 
 

@@ -297,7 +297,7 @@ class Hooks:
         off = f"{abs(value / error):.2g} standard errors"
         notes = [
             f"In Eq. 9, e and f of all three are proportional, and h has no tau; here tau of h is {off} from 0.",
-            f"In Eq. 7, N_a and N have no exponents in h·N_a/N; the fitted exponents are {exponents} (± standard error).",
+            f"In Eq. 7, N_a and N have no exponents in h·N_a/N; fitted exponents are {exponents} (± standard error).",
         ]
         return Table("Hooks of a, c and h in G (Figure 10)", columns, rows, notes, key="hooks")
 

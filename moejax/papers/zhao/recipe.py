@@ -163,7 +163,14 @@ class ZhaoRecipe:
         r_squared = float(np.median([m.r_squared for m in margins]))
         best = [margin.best for margin in margins if margin.inside]
         if not best:
-            return [factor, len(margins), r_squared, 0, *[None] * 3, "no group has its optimum within the trained range"]
+            return [
+                factor,
+                len(margins),
+                r_squared,
+                0,
+                *[None] * 3,
+                "no group has its optimum within the trained range",
+            ]
         low, middle, high = np.quantile(best, [0.25, 0.5, 0.75]).tolist()
         return [factor, len(margins), r_squared, len(best), low, middle, high, None]
 
