@@ -55,7 +55,7 @@ class BackboneByActive:
     def meaning(self) -> str:
         """Return the convention in words."""
         times = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
-        return f"parameters outside the experts are {times} the active experts' parameters"
+        return f"parameters outside the experts being {times} the active experts'"
 
     def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         active = 1 - sparsity
@@ -76,7 +76,7 @@ class BackboneByTotal:
     @property
     def meaning(self) -> str:
         """Return the convention in words."""
-        return f"parameters outside the experts are {100 * self.share:g} % of all parameters"
+        return f"parameters outside the experts being {100 * self.share:g} % of all"
 
     def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
         return params_total * (self.share + (1 - self.share) * (1 - sparsity))
@@ -108,6 +108,6 @@ def sentence(taken: ActiveParams) -> str:
     """Return the sentence that names the convention of an output."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (
-        f"Active parameters follow the convention {name}: {taken.meaning}. Abnar et al. give no convention; "
+        f"Active parameters follow the convention {name} ({taken.meaning}). Abnar et al. give no convention; "
         f"choose one with --active-convention."
     )

@@ -32,9 +32,9 @@ HEAD = """\
 # Settings of a config file
 
 A [training run](training.md) has the settings of the first sections, an architecture and a recipe. A
-[study](studies.md) has a recipe and the settings of the last sections. Set each by its name in the `ConfigDict` that the file returns, or
-with `--config.NAME=VALUE` on the command line, such as `--config.recipe.optimizer.learning_rate=3e-3`. Settings whose
-default is a dash are required.
+[study](studies.md) has a recipe and the settings of the last sections. Set each by its name in the
+`ConfigDict` that the file returns, or with `--config.NAME=VALUE` on the command line, such as
+`--config.recipe.optimizer.learning_rate=3e-3`. Settings whose default is a dash are required.
 """
 FOOT = "*Written by `make settings` from the dataclasses; it is not edited by hand.*"
 

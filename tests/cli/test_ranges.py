@@ -89,5 +89,5 @@ def test_a_range_narrower_than_its_digits_is_written_with_more():
 def test_what_is_beyond_what_the_law_was_fitted_to_is_said(words, far, capsys):
     assert main(["ranges", *shlex.split(words)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert ("Beyond what the law was fitted to" in said) == (far is not None)
-    assert far is None or f"Beyond what the law was fitted to: {far}" in said
+    assert ("Outside the law's fitted range" in said) == (far is not None)
+    assert far is None or f"Outside the law's fitted range: {far}" in said

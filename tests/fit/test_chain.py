@@ -136,11 +136,11 @@ def test_scores_of_some_runs_are_chained_to_the_loss_of_all():
 
 
 def test_laws_that_make_no_chain_are_refused_in_sentences(fitted):
-    with pytest.raises(UserError, match="LossCompute reads flops; what is chained"):
+    with pytest.raises(UserError, match="LossCompute reads flops; a law that is chained"):
         chained_law(Chinchilla, LossCompute)
-    with pytest.raises(UserError, match="predicts accuracy; a law of scores is chained to one of the loss"):
+    with pytest.raises(UserError, match="predicts accuracy; chain a score law to a loss law"):
         chained_law(AccuracyFromLoss, ErrorFromLoss)
-    with pytest.raises(UserError, match="Both laws have a coefficient slope"):
+    with pytest.raises(UserError, match="both have a coefficient slope"):
         moejax.fit(
             table().assign(accuracy=lambda t: 1 / t["loss"]),
             "accuracy_from_loss",

@@ -299,7 +299,7 @@ def test_a_loss_that_no_compute_reaches_has_no_cost():
     assert "under the fitted law the loss stays above" in shown(found)
     claim = decision_estimands(EffectiveParams, {"flops": 1e21, "expansion": 8.0})[0]
     nowhere = dataclasses.replace(claim, functional=lambda law: np.nan * law.irreducible)
-    assert "gives no finite number" in estimate(known_fit(), [nowhere])[0].reason
+    assert "gives no finite value" in estimate(known_fit(), [nowhere])[0].reason
 
 
 def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_has_an_interval():

@@ -189,7 +189,7 @@ def test_near_optimal_runs_give_the_hyperparameter_law():
     written = {row[0]: row[2] for row in found.table().rows}
     assert written["batch_exponent"] is None
     assert written["learning_rate_exponent"] is not None
-    assert found.table().notes == ["7 of 7 optima lie at an end of what was trained"]
+    assert found.table().notes == ["7 of 7 optima are at the edge of the trained range"]
 
 
 def test_the_best_run_of_every_budget_gives_the_allocation():
@@ -277,7 +277,9 @@ def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
     assert [table.key in BRIEF_RECIPE for table in found.summary().tables] == [True]
     shape["num_experts"] = np.repeat([64.0, 128.0], 4)
     few = runs_from(Design(flops=np.full(8, 1e20), **shape), np.full(8, 2.0))
-    with pytest.raises(ValueError, match="have 2 activation ratios; 3 are needed: train mixtures of further ratios"):
+    with pytest.raises(
+        ValueError, match="have 2 activation ratios, but 3 are needed; train MoE models with other ratios"
+    ):
         joint_law(few, Sobol())
 
 

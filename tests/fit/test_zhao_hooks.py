@@ -72,8 +72,8 @@ def test_without_shared_experts_a_hook_stands_alone():
 
 
 def test_runs_that_set_no_hook_are_refused_with_what_is_missing():
-    with pytest.raises(ValueError, match="2 values of G; a hook needs 3"):
+    with pytest.raises(ValueError, match="2 values of G, but a hook needs at least 3"):
         hooks_of(LAW, runs(experts=(4.0, 8.0)))
     one_size = runs()
-    with pytest.raises(ValueError, match="vary N, N_a and G apart"):
+    with pytest.raises(ValueError, match="vary N, N_a and G independently"):
         hooks_of(LAW, one_size.only(one_size.design.params_total == 8e8))

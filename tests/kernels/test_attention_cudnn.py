@@ -85,7 +85,7 @@ def test_neither_sinks_nor_slopes():
 
 def test_off_a_gpu_it_is_refused_in_a_sentence():
     x = jnp.zeros((1, 8, 2, 16), jnp.float32)
-    with pytest.raises(ValueError, match=r"16 numbers a head in float32 with a window on this GPU; choose 'auto'"):
+    with pytest.raises(ValueError, match=r"value width 16 in float32 with a window on this GPU; choose 'auto'"):
         cudnn(x, x, x, AttentionMask(window=4), scale=1.0)
 
 

@@ -264,7 +264,7 @@ def test_kernels_that_cannot_be_kept_on_disk_are_compiled_all_the_same(monkeypat
     def part(frame, i):
         return frame + i
 
-    with pytest.warns(UserWarning, match="every process compiles them.*set NUMBA_CACHE_DIR to a folder"):
+    with pytest.warns(UserWarning, match="every process compiles them.*Set NUMBA_CACHE_DIR to a writable folder"):
         function = calls.compiled(calls.PART, part)
     assert function.ctypes(40, 2) == 42
 

@@ -133,7 +133,7 @@ def test_abnar_best_sparsity_says_when_it_is_a_bound_and_not_an_optimum():
 def test_abnar_joint_optimum_is_degenerate_and_says_so():
     found = joint_optimum(ABNAR_2025, 1e20, Proportional(), cap=0.98)
     assert found.sparsity == pytest.approx(0.98)
-    assert "your limit and not the law's answer" in found.message
+    assert "is the cap, not an optimum of the law" in found.message
     assert 1 - joint_optimum(ABNAR_2025, 1e20, Proportional(), cap=1 - 1e-15).sparsity < 1e-12
 
 

@@ -386,7 +386,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"router": "softmax"}, "did you mean topk_softmax"),
         ({"router": "switch"}, "set top_k to 1"),
         ({"router": "group_limited", "num_groups": 3}, "num_groups is 3; it must divide the number of experts"),
-        ({"threshold": 0.5}, "does not know threshold"),
+        ({"threshold": 0.5}, "has no option threshold"),
         ({"router": "top_p", "threshold": 0.0}, "threshold is 0.0; give a number above 0"),
         ({"router": "expert_choice", "expert_bias": True}, "leave expert_bias out"),
         ({"activation": "gelu"}, "did you mean swiglu"),
@@ -406,17 +406,19 @@ def test_a_kernel_that_does_not_know_a_feature_is_refused():
         with pytest.raises(ValueError, match=feature):
             transformer.check(KNOWN[name], Runtime(attention="cudnn", compute_dtype="bfloat16"))
     with pytest.raises(
-        ValueError, match=r"'cudnn' knows no compute_dtype = 'float32' \(it computes in 'bfloat16'\); choo"
+        ValueError, match=r"'cudnn' does not support compute_dtype = 'float32' \(it computes in 'bfloat16'\); choo"
     ):
         transformer.check(MIXTURE, Runtime(attention="cudnn"))
     transformer.check(MIXTURE, Runtime(attention="cudnn", compute_dtype="bfloat16"))
 
 
 def test_the_kernels_of_a_cpu_are_refused_where_they_cannot_compute(monkeypatch):
-    with pytest.raises(ValueError, match=r"'numba' knows no compute_dtype = 'bfloat16'; choose another of auto"):
+    with pytest.raises(
+        ValueError, match=r"'numba' does not support compute_dtype = 'bfloat16'; choose another of auto"
+    ):
         transformer.check(MIXTURE, Runtime(attention="numba", compute_dtype="bfloat16"))
     monkeypatch.setattr("moejax.kernels.cpu.attention.platform", lambda: "tpu")
-    with pytest.raises(ValueError, match="is for CPUs, and this program is for a tpu; choose 'auto'"):
+    with pytest.raises(ValueError, match="is for CPUs, but this program is for a tpu; choose 'auto'"):
         loss_and_gradients("mixture", Runtime(attention="numba"))
     monkeypatch.setattr("moejax.kernels.cpu.available", lambda: False)
     with pytest.raises(ValueError, match=r"needs the package numba.* pip install 'moejax\[cpu\]'"):

@@ -56,13 +56,15 @@ def test_shares_that_are_given_stand_for_those_of_the_table_and_what_is_missing_
     frame = table()
     given = domains_of(frame, {"math": 3.0, "web": 1.0})
     assert [float(one.share[0]) for one in given.values()] == [0.75, 0.25]
-    with pytest.raises(UserError, match="no column loss_code, although --shares names its domain; the table has loss"):
+    with pytest.raises(UserError, match="no column loss_code for the domain that --shares names; it has loss"):
         domains_of(frame, {"web": 0.5, "code": 0.5})
-    with pytest.raises(UserError, match=r"at least two domains, but it has loss_web, loss_math. Train on a mixture"):
+    with pytest.raises(
+        UserError, match=r"at least two domains, but the table has loss_web, loss_math. Train on a mixture"
+    ):
         domains_of(frame.drop(columns=["share_math"]))
     with pytest.raises(UserError, match=r"loss_web must be above 0, but is nan in row 3 .1 row in all.;"):
         domains_of(frame.assign(loss_web=frame["loss_web"].where(frame.index != 2)))
-    with pytest.raises(UserError, match=r"named '\.\./web', but a name may only have letters"):
+    with pytest.raises(UserError, match=r"name '\.\./web' is invalid: a name may only have letters"):
         domains_of(frame.rename(columns={"loss_web": "loss_../web", "share_web": "share_../web"}))
 
 
@@ -83,7 +85,7 @@ def test_a_domain_that_is_measured_alone_has_a_law_and_no_share_of_the_aggregate
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        ("loss_web", "the column has other shares"),
+        ("loss_web", "the column uses other shares"),
         (9.0, "No shares give the loss of row 1, row 2.*a domain is missing"),
     ],
 )

@@ -120,7 +120,7 @@ def test_of_synthetic_runs_every_step_from_equation_4_to_11_lowers_the_held_out_
 
 def test_no_run_with_as_little_compute_beats_the_frontier_of_its_kind(drawn):
     rows, loss = drawn["chapter-002-runs"].rows, "loss_nats_per_token"
-    for kind, mark in {"frontier of dense runs": "dense", "frontier of mixtures": "G = "}.items():
+    for kind, mark in {"frontier of dense runs": "dense", "frontier of MoE runs": "G = "}.items():
         own = [row for row in rows if row.get("series", "").startswith(mark)]
         best = [row for row in rows if row.get("series") == kind]
         assert 1 < len(best) <= len(own)
@@ -193,12 +193,12 @@ def test_what_is_wrong_with_a_table_is_said_once_and_not_by_every_figure(tmp_pat
 @pytest.mark.parametrize(
     ("name", "runs", "status", "said"),
     [
-        ("zhao-3", {"params_total": 5e11}, DONE, "no run of the table agrees with what its curves hold fixed"),
+        ("zhao-3", {"params_total": 5e11}, DONE, "no run with a loss has the fixed values of its curves"),
         (
             "zhao-3",
             {"loss": np.nan},
             DONE,
-            "no run of the table agrees with what its curves hold fixed, and has a loss",
+            "no run with a loss has the fixed values of its curves",
         ),
         ("zhao-3", {"params_total": 0.496}, USERS, "at least 1000 parameters"),
         ("runs", {"params_active": np.nan}, USERS, "runs has nothing to draw"),
@@ -379,7 +379,7 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
     ("words", "sentence"),
     [
         (["zhao-18"], "There is no figure 'zhao-18'; did you mean"),
-        (["zhao-16", "--format", "gif"], "Figures are not written as 'gif'; choose of png, svg, pdf."),
+        (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "One of NAME, --paper, --list or --gallery is required"),
         (["tian-16"], "give one with --runs"),
         (["zhao-1", "--fit", "nowhere.json"], "nowhere.json is not there"),
@@ -395,7 +395,7 @@ def test_a_figure_over_what_no_two_runs_differ_in_is_refused_and_nothing_is_writ
     table.to_csv(tmp_path / "runs.csv", index=False)
     words = ["plot", "tian-16", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out")]
     assert main(words) == USERS
-    assert "No two runs of the table are of one size and differ in num_heads." in capsys.readouterr().err
+    assert "The table has no two runs with equal size and different num_heads." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

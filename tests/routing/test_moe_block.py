@@ -157,5 +157,5 @@ def test_the_mesh_may_be_the_one_that_is_set():
 def test_what_the_mesh_does_not_divide_is_named(tokens, experts, what):
     routing = ROUTERS["softmax_topk"](draw_logits(tokens, experts), top_k=2)
     dispatch = partial(moe_block, dispatch=dense, mesh=make_mesh(MESHES["experts over 8"]))
-    with pytest.raises(ValueError, match=f"{what} cannot be split over 8"):
+    with pytest.raises(ValueError, match=f"{what} cannot be split equally over 8"):
         dispatch(draw_tokens(tokens, 16), routing, draw_experts(experts, 16, 24))

@@ -27,7 +27,7 @@ class MultiPower:
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_rate", "drop_sum")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss of this model after unlimited training, nats per token", symbol="L_0")
+    irreducible: Scalar = coefficient("loss after unlimited training, nats per token", symbol="L_0")
     sum_scale: Scalar = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
     sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
     drop_scale: Scalar = coefficient("loss reduction per unit of rate drop", symbol="B", dimension={"drop": "-1"})

@@ -28,9 +28,7 @@ class EffectiveParams:
         "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
     )
     params_exponent: Scalar = coefficient("exponent of effective parameters", symbol="alpha")
-    expansion_exponent: Scalar = coefficient(
-        "value of total parameters: 0 no value, 1 as in a dense model", symbol="gamma"
-    )
+    expansion_exponent: Scalar = coefficient("value of total parameters: 0 none, 1 as if active", symbol="gamma")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
 

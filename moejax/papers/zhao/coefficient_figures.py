@@ -83,7 +83,7 @@ def active(inputs: FigureInputs) -> Figure:
         panels,
         "Coefficients of Eq. 5 against N and D",
         "G = 20, S = 0.2. ι falls as a power of N and of D; h is inversely proportional to N and does not depend on D. "
-        "Inferred: fits here fix γ at the joint law's α, as in the paper from Eq. 7 on; five N_a do not determine both.",
+        "Inferred: fits here fix γ at the joint law's α, like the paper from Eq. 7 on; five N_a do not determine both.",
     )
 
 

@@ -289,7 +289,7 @@ class Hooks:
             Column("coefficient of Eq. 7"),
             *(Column(part, _with_error, words=True) for part in PARTS),
             Column("best G", ".4g"),
-            Column("difference from e/f of a, standard errors", ".2f"),
+            Column("e/f from that of a, standard errors", ".2f"),
         )
         rows = [[one.symbol, *one.coefficients.values(), one.best, one.apart] for one in self.hooks]
         value, error = self.hooks[-1].coefficients["tau"]
