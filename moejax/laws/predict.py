@@ -36,7 +36,7 @@ AS_DENSE = (
     "These constants were fitted only to dense models. They treat an MoE model like a dense model and do not include "
     "the gain from experts."
 )
-"""Warning of ``Prediction.as_dense``."""
+"""Warning that is shown if ``Prediction.as_dense``."""
 
 
 @dataclass(frozen=True)

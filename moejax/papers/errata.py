@@ -26,15 +26,15 @@ _INTRODUCTION = """\
 
 `make errata` writes this page; it is not edited by hand. Every number below was computed
 from the document's own formulas, constants and tables by the laws and counts in `moejax/laws`, and compared with the
-printed digits. It is meant for the authors first: what is listed here is what a reader who recomputes their document
-stumbles over, and in most cases a digit, a unit or a definition settles it. If a formula was misread, the file of the
-paper in `moejax/papers` is where to say so.
+printed digits. The page is meant for the documents' authors: it lists the differences that a reader finds when
+recomputing a document. In most cases a digit, a unit or a definition would resolve them. If a formula was misread,
+please correct the paper's file in `moejax/papers`.
 
 {rule} The tolerance of every number is in parentheses after it.
 """
 
 
-_UNCHECKED = "What cannot be checked"
+_UNCHECKED = "Numbers that cannot be checked"
 _NESTED = "    - "
 """Indentation of a nested list; the site's Markdown needs four spaces."""
 
@@ -99,11 +99,11 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
     lines = [
         f"## {_plain(PAPERS[paper].title)}",
         "",
-        f"Of {len(records)} quantities, {count[MATCH]} come out as printed. {_causes(_of(records, ERROR))}".rstrip(),
+        f"Of {len(records)} quantities, {count[MATCH]} match the document. {_causes(_of(records, ERROR))}".rstrip(),
         "",
-        *_section("What does not follow", _of(records, ERROR), _by_note, _differences),
-        *_section("What remains unexplained", _of(records, UNEXPLAINED), _by_note, _differences),
-        *_section("What follows under a reading", _of(records, UNDER_READING), _by_reading, _under_reading),
+        *_section("Numbers that do not follow", _of(records, ERROR), _by_note, _differences),
+        *_section("Unexplained numbers", _of(records, UNEXPLAINED), _by_note, _differences),
+        *_section("Numbers that agree under an assumption", _of(records, UNDER_READING), _by_reading, _under_reading),
         *_section(_UNCHECKED, _of(records, NOT_CHECKABLE), _by_note, _unchecked),
     ]
     return "\n".join(lines)
@@ -115,7 +115,7 @@ def causes(records: Iterable[Record]) -> int:
 
 
 def _causes(errors: list[Record]) -> str:
-    return f"What does not follow, {len(errors)} numbers, has {causes(errors)} causes." if errors else ""
+    return f"{len(errors)} numbers do not follow from it; they have {causes(errors)} causes." if errors else ""
 
 
 def _of(records: Sequence[Record], kind: str) -> list[Record]:
@@ -185,7 +185,7 @@ def _unchecked(records: list[Record]) -> list[str]:
     shown = [record for record in records if record.computed is not None]
     if shown:
         return [_plain(f"- {r.where}: {r.quantity}: not printed, computed {written(r.computed)}") + "." for r in shown]
-    note = records[0].note or "nothing is printed that they could be computed from"
+    note = records[0].note or "the document does not print the data behind them"
     return [f"- {_plain(_places_with_counts(records))}: {_plain(note)}."]
 
 

@@ -167,7 +167,7 @@ PREDICTIONS = [
 @pytest.mark.parametrize(("name", "line"), PREDICTIONS, ids=[name for name, _ in PREDICTIONS])
 def test_a_shown_prediction_says_what_stands_below_it(name, line, capsys):
     assert main(shlex.split(line)[1:]) == 0
-    shown = re.search(r"^says, by .*$", (DOCS / "laws" / f"{name}.md").read_text(), re.M)[0]
+    shown = re.search(r"^predicts with .*$", (DOCS / "laws" / f"{name}.md").read_text(), re.M)[0]
     printed = capsys.readouterr().out
     for value in re.findall(r"` (\d[\w.+-]*\w)", shown.partition(" (")[0]):
         assert value in printed

@@ -28,7 +28,7 @@ class TritonTile(NamedTuple):
     """Rows per tile of the result."""
     columns: int
     inner: int
-    """Contracted length that is multiplied at once."""
+    """Length along the contracted axis per step."""
     warps: int
     stages: int
     """Number of prefetched blocks."""

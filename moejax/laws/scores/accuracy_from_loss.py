@@ -43,7 +43,7 @@ class AccuracyFromLoss:
 
 
 def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Scalar) -> Any:
-    """Return the loss at which the law reaches an accuracy; NaN if no loss above 0 does."""
+    """Return the loss at which the law reaches an accuracy; NaN if no positive loss reaches the accuracy."""
     lost = jnp.asarray((law.best_accuracy - accuracy) / law.lost_accuracy)
     inside = (lost > 0) & (lost < 1)
     loss = law.middle_loss + jax.scipy.special.logit(jnp.where(inside, lost, 0.5)) / law.slope

@@ -37,7 +37,7 @@ class ErrorFromLoss:
 
 
 def loss_for_error(law: ErrorFromLoss, error: Scalar) -> Any:
-    """Return the loss at which the law reaches an error; NaN if no loss above 0 does."""
+    """Return the loss at which the law reaches an error; NaN if no positive loss reaches the error."""
     gain = jnp.asarray(law.chance_error - error)
     inside = (gain > 0) & (gain < law.gain_scale)
     return jnp.where(inside, jnp.log(law.gain_scale / jnp.where(inside, gain, 1.0)) / law.gain_rate, jnp.nan)

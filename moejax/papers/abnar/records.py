@@ -80,7 +80,7 @@ def _trend(
     where: str, quantity: str, published: str, readings: list[Reading], note: str = "", *, undefined: bool = False
 ) -> Record:
     agree = sum(reading.agrees(published) for reading in readings)
-    tried = f"so under {agree or 'none'} of the {len(readings)} readings of N_a(N, S) that were tried"
+    tried = f"this holds under {agree or 'none'} of the {len(readings)} assumptions about N_a(N, S) that were tried"
     note = f"{tried}; {note}" if note else tried
     return record(where, quantity, published, *readings, note=note, undefined=undefined)
 
