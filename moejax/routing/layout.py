@@ -135,8 +135,9 @@ def limit_capacity(
 def _first_of_expert(
     experts_of: Int[Array, " assignments"], count: Int[Array, ""], *, experts: int, axes: tuple[str, ...] = ()
 ) -> Bool[Array, " assignments"]:
-    """Return whether each assignment is among the first ``count`` of its expert. With ``axes``, assignments are a
-    shard, and those of earlier shards along the mesh axes come first: devices exchange counts, not assignments."""
+    """Return whether each assignment is among its expert's first ``count`` assignments. With ``axes``, the arguments
+    are a shard, and assignments in earlier shards along these mesh axes come first; devices exchange counts, not
+    assignments."""
     order, offsets = expert_order(experts_of, experts)
     start = offsets
     if axes:

@@ -75,7 +75,9 @@ def test_a_law_that_says_no_number_is_answered_with_a_sentence():
 
 
 def test_a_model_of_embeddings_alone_is_no_model():
-    with pytest.raises(ValueError, match=r"params_embedding is 1e\+09 and params_active is 1e\+09.*and other parameters"):
+    with pytest.raises(
+        ValueError, match=r"params_embedding is 1e\+09 and params_active is 1e\+09.*and other parameters"
+    ):
         check_design(Design(params_total=2e9, params_active=1e9, params_embedding=1e9))
 
 
