@@ -23,7 +23,7 @@ from moejax.ranges import Number
 class Matrices:
     """Numbers of entries of the weight matrices by part, summed over layers.
 
-    ``unembedding`` is the product with the vocabulary, whether its matrix is separate or tied to the embedding.
+    ``unembedding`` is the matrix that computes logits, whether it is separate or tied to the embedding.
     """
 
     attention: Number
@@ -56,8 +56,8 @@ def matrices(architecture: Architecture) -> Matrices:
 
 
 def mtp_matrices(architecture: Architecture) -> Matrices:
-    """Count the entries of the weight matrices of all multi-token prediction modules. Each module includes the product
-    with the model's own vocabulary matrix."""
+    """Count the entries of the weight matrices of all multi-token prediction modules. Each module includes the
+    unembedding, which it shares with the model."""
     a = architecture
     of_one = replace(matrices(a.mtp_block), mtp_projections=2 * a.model_dim**2)
     return jax.tree.map(lambda entries: a.num_mtp_layers * entries, of_one)
@@ -136,8 +136,8 @@ class Params:
 class Flops:
     """Forward FLOPs of one token by part; a multiplication with its addition counts as two.
 
-    The parts are those of training, including multi-token prediction modules. Norms, activation functions, softmax,
-    rotary embedding and the embedding look-up are not counted, as usual, because none is a matrix product.
+    The parts include multi-token prediction modules, which only training uses. Norms, activation functions, softmax,
+    rotary embedding and the embedding look-up are not counted, as usual, because they are not matmuls.
     """
 
     attention_projections: Number

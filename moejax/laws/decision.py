@@ -1,7 +1,7 @@
 """Define decisions that follow from a law: optimal sizes for a budget, the compute for a loss, or a leverage.
 
 Once its inputs are fixed, a decision depends only on the law's coefficients. So it can be resampled, profiled and
-differentiated like a coefficient. Symbols are those of the law's own paper.
+differentiated like a coefficient. Symbols follow the law's paper.
 """
 
 from __future__ import annotations

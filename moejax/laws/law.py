@@ -80,7 +80,7 @@ def coefficient(
       symbol: its letter in the paper.
       sign: the values it may take.
       dimension: its dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A carries
-        ``params^alpha``, written ``{"params": "params_exponent"}``; keys are those of ``design.KINDS``, exponents are
+        ``params^alpha``, written ``{"params": "params_exponent"}``; keys are keys of ``design.KINDS``, exponents are
         names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum.
       shift: change of a coefficient next to a logarithm if the unit grows by one e-fold. In ``E^(delta + gamma·log
         N)``, the shift of delta is ``{"params": "gamma"}``.

@@ -70,7 +70,7 @@ def training_memory(
 def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: Number = 2) -> Number:
     """Return the bytes of cached keys and values for ``tokens`` tokens; a windowed layer keeps only its window.
 
-    Multi-head latent attention caches the latent and the one rotary key (DeepSeek-V2, 2024, Sec. 2.1).
+    Multi-head latent attention caches the latent and one rotary key (DeepSeek-V2, 2024, Sec. 2.1).
     """
     a = architecture
     grouped = a.num_kv_heads * (a.head_dim + a.value_width)

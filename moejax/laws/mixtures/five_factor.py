@@ -313,7 +313,7 @@ def shared_share_range(law: FiveFactor, design: Design, *, tolerance: float) -> 
 def routed_experts_factor(widening: Scalar, active_experts: Scalar, shared_share: Scalar, num_experts: Scalar) -> Any:
     """Return the factor v on the number of routed experts if every expert becomes u = ``widening`` times as wide.
 
-    Appendix H, Eq. 35: v = ((1-u)·S·G + n_e) / (u·n_e) keeps the total parameters, so that N_a alone varies.
+    Appendix H, Eq. 35: v = ((1-u)·S·G + n_e) / (u·n_e) keeps the total parameters, so that only N_a varies.
     """
     shared = active_experts * shared_share
     return ((1 - widening) * shared + num_experts) / (widening * num_experts)

@@ -1,4 +1,4 @@
-"""Analyse IsoFLOP surfaces: choose degrees, compare optima with those of parabolas and of a law, and fit trends."""
+"""Analyse IsoFLOP surfaces: choose degrees, compare optima of surfaces, parabolas and a law, and fit trends."""
 
 from __future__ import annotations
 
