@@ -83,7 +83,7 @@ class Runtime:
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda runtime: set(kept_names(runtime.remat)) <= set(SAVED_NAMES),
-            f"remat is {{self.remat!r}}; it must be {', '.join(REMAT_POLICIES)}, or the activations that layers save, "
+            f"remat is {{self.remat!r}}; known are {', '.join(REMAT_POLICIES)}, or the activations that layers save, "
             f"joined by +: {', '.join(SAVED_NAMES)}.",
         ),
         Rule(

@@ -388,11 +388,11 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"router": "group_limited", "num_groups": 3}, "num_groups is 3; it must divide the number of experts"),
         ({"threshold": 0.5}, "has no option threshold"),
         ({"router": "top_p", "threshold": 0.0}, "threshold is 0.0; give a number above 0"),
-        ({"router": "expert_choice", "expert_bias": True}, "leave expert_bias out"),
+        ({"router": "expert_choice", "expert_bias": True}, "remove expert_bias"),
         ({"activation": "gelu"}, "did you mean swiglu"),
         ({"positions": "learned"}, "known are rope"),
         ({"rope_scaling": RopeScaling(kind="dynamic", factor=2.0)}, "rope_scaling.kind"),
-        ({"rope_scaling": RopeScaling(kind="yarn", factor=2.0)}, "yarn needs it"),
+        ({"rope_scaling": RopeScaling(kind="yarn", factor=2.0)}, "yarn needs at least 1"),
         ({"rope_scaling": RopeScaling(kind="linear", factor=0.5)}, "rope_scaling.factor is 0.5; give a number from 1"),
     ],
 )

@@ -224,7 +224,7 @@ def test_a_changed_verdict_is_named_and_gives_status_1(verdicts, capsys):
 def test_a_quantity_that_comes_or_goes_is_a_change(records):
     known = recorded()
     first = records[0]
-    assert "no verdict on record" in changes(records, {k: v for k, v in known.items() if k != first.key})[0]
+    assert "no recorded verdict" in changes(records, {k: v for k, v in known.items() if k != first.key})[0]
     assert "no longer computed" in changes(records, known | {"zhao | Table 9 | nothing": "match"})[0]
 
 

@@ -195,7 +195,7 @@ def test_a_token_uses_no_more_groups_than_allowed():
     [
         ({"num_groups": 3}, "num_groups is 3"),
         ({"num_groups": 4, "top_k_groups": 5}, "top_k_groups is 5"),
-        ({"num_groups": 8, "top_k_groups": 1}, "hold fewer"),
+        ({"num_groups": 8, "top_k_groups": 1}, "have fewer experts"),
     ],
 )
 def test_groups_that_cannot_be_are_explained(options, words):
