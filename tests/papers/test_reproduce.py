@@ -218,7 +218,7 @@ def test_a_changed_verdict_is_named_and_gives_status_1(verdicts, capsys):
     assert main(["reproduce", "--paper", "li", "--verdicts", verdicts(**{key: "match"})]) == 1
     told = capsys.readouterr().err
     assert key in told
-    assert "was 'match' and is 'document error'" in told
+    assert "was 'match' and is now 'document error'" in told
 
 
 def test_a_quantity_that_comes_or_goes_is_a_change(records):
