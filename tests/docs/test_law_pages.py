@@ -112,7 +112,7 @@ def test_pages_are_written_anew_and_what_is_no_page_of_a_law_stays(tmp_path, mon
 
 def test_a_folder_without_the_errata_is_answered_in_a_sentence(tmp_path, capsys):
     assert main(["laws", "--pages", str(tmp_path)]) == 2
-    assert "`moejax reproduce --errata` writes it" in capsys.readouterr().err
+    assert "write it with `moejax reproduce --errata`" in capsys.readouterr().err
 
 
 @pytest.mark.docs
