@@ -250,7 +250,7 @@ def test_the_cache_of_kernels_is_the_users_alone(kept_in):
     hits()
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
-    with pytest.warns(UserWarning, match="others can write to it.*a folder of your own"):
+    with pytest.warns(UserWarning, match="others can write to it.*a writable folder that you own"):
         assert hits() == 0
 
 
