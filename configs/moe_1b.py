@@ -1,19 +1,20 @@
-"""A mixture of 1.0 billion parameters, of which 0.21 billion are active, to train on 8 H100 or on one.
+"""An MoE model with 1.0 billion parameters, 0.21 billion of them active, to train on one or eight H100.
 
-Purpose:  a first real training, with a decayed model at each budget; moejax convert --to hf writes a Qwen3-MoE.
+Purpose:  train a first real model, with a decayed model at each budget; moejax convert --to hf exports it as Qwen3-MoE.
 Command:  moejax train --config=configs/moe_1b.py --config.recipe.data.source=sets/texts --exportable hf --out runs/1b
           moejax plan --config=configs/moe_1b.py --topology h100:8
           moejax plan --config=configs/moe_1b.py --topology h100:1 --microbatches 8
-          On one GPU, train with --config.recipe.microbatches=8 as well.
-Data:     docs/train_your_own.md prepares sets/texts, with a tokenizer of at most 50,304 tokens.
-Recipe:   AdamW with the learning rate of Tian et al. (2025) for the longest budget, 1.18e-3; 26, 52 and 104 tokens per
-          active parameter, of which the two longer ones cost only their decay and the rest of the trunk.
-Mesh:     parameters over all GPUs, without sending tokens. Outputs of attention and the experts' first product are
-          saved; the rest of a layer is recomputed.
-Memory:   by the compiled plans above, not measured: 38 GB of each of 8 H100, 60 GB of one.
-Cost:     4.1e19 FLOPs, the masked half of the scores not counted. By the same plans at least 3.0 hours of 8 H100, or
-          29 hours of one; 3.6 hours of 8 at an assumed MFU of 40 %.
-Expected: a first loss near 10.8 nats/token, ln(50,304), that falls from the first steps on; no GPU has trained it yet.
+          On one GPU, also train with --config.recipe.microbatches=8.
+Data:     docs/train_your_own.md shows how to prepare sets/texts; the tokenizer has at most 50,304 tokens.
+Recipe:   AdamW with the learning rate of Tian et al. (2025) for the longest budget, 1.18e-3. The budgets are 26, 52 and
+          104 tokens per active parameter; they share one trunk, so a shorter budget adds only its decay.
+Mesh:     parameters are sharded over all GPUs, and tokens are not sent. The outputs of attention and of the experts'
+          first matmul are saved; the rest of a layer is recomputed.
+Memory:   38 GB on each of 8 H100, or 60 GB on one, by the compiled plans above; this was not measured.
+Cost:     4.1e19 FLOPs without masked attention scores. By the same plans, they take at least 3.0 hours on 8 H100, or 29
+          hours on one; at an assumed MFU of 40 %, 3.6 hours on 8 H100.
+Expected: the first loss is near 10.8 nats/token, ln(50,304), and falls from the first steps on. This config has not
+          been trained on a GPU yet.
 """
 
 from ml_collections import ConfigDict

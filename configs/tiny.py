@@ -1,8 +1,8 @@
-"""A mixture small enough to train in seconds on any CPU, for first experiments and for tests.
+"""An MoE model that trains in seconds on any CPU, for first experiments and for tests.
 
 Command:  moejax train --config=configs/tiny.py
-Cost:     4.3e10 FLOPs with both branches; 10 to 15 s on one core, most of it compilation.
-Expected: a validation loss near 2.3 nats/token at 131k tokens, and about 0.3 lower than at 65k.
+Cost:     4.3e10 FLOPs with both branches; 10 to 15 s on one core, mostly for compilation.
+Expected: the validation loss is near 2.3 nats/token at 131k tokens, about 0.3 lower than at 65k.
 """
 
 from ml_collections import ConfigDict

@@ -1,25 +1,26 @@
 """A model with the shape of DeepSeek-V3, 671 billion parameters of which 37 billion are active, on 1,024 TPU v5p chips.
 
-Purpose:  the plan of docs/plans.md: the largest open design of its time on an eighth of a pod.
-Paper:    DeepSeek-V3 technical report (arXiv:2412.19437), Sec. 4.2: 14.8 trillion tokens in steps of 15,360 sequences
-          of 4,096 tokens, bias-balanced routing with a sequence-wise balance loss of weight 1e-4.
+Purpose:  plan the largest open model of its time on an eighth of a TPU pod; docs/plans.md has the result.
+Paper:    DeepSeek-V3 technical report (arXiv:2412.19437), Sec. 4.2. It trains on 14.8 trillion tokens in steps of
+          15,360 sequences of 4,096 tokens. Expert biases and a sequence-wise balance loss with weight 1e-4 balance the
+          load.
 Command:  moejax plan --config=configs/plans/deepseek_v3.py --topology v5p:8x8x16
           On as many H100: --topology h100:128x8
           Without multi-token prediction, as in docs/plans.md: --config=configs/plans/deepseek_v3.py:next-token
-Recipe:   as in the report, with four differences, none of which changes the cost of a step:
-          - Steps have 16,384 sequences, which 1,024 chips divide, from the first step on; the report begins with 3,072
-            and reaches 15,360 at 469 billion tokens. The 2,000 warm-up steps have this size too (inferred).
+Recipe:   the report's recipe with four differences, none of which changes the cost of a step:
+          - Every step has 16,384 sequences, a multiple of 1,024 chips; the report begins with 3,072 sequences and
+            reaches 15,360 at 469 billion tokens. The 2,000 warm-up steps have this size too (inferred).
           - Computation is in float32 and bfloat16 instead of FP8.
           - The learning rate is constant; the report lowers it from 10 trillion tokens on.
-          - The rate of the expert bias is always 0.001 (this package's default); in the report it is 0.001 for 14.3
+          - The update rate of the expert bias is always 0.001 (moejax's default); in the report it is 0.001 for 14.3
             trillion tokens and then 0.
           The one multi-token prediction module has weight 0.3 for 10 trillion tokens and then 0.1 (Sec. 4.2). It adds
           11.6 billion parameters to the 671 billion.
-Mesh:     experts over the 8 chips of one edge, which gather their tokens; parameters over the other 128. Eight
-          microbatches of 8,192 tokens per chip.
-Cost:     3.9e24 FLOPs without the masked half of the scores, and 3.7e24 without the module; docs/plans.md has the
-          chip-hours and days of the latter.
-Expected: fits with 20 % of the memory left, and is limited by matrix products if they hide the gathering of weights.
+Mesh:     experts are sharded over the 8 chips of one edge, which gather their tokens; parameters are sharded over 128
+          chips. A chip computes eight microbatches of 8,192 tokens.
+Cost:     3.9e24 FLOPs without masked attention scores, and 3.7e24 without the module; docs/plans.md has the chip-hours
+          and days of the latter.
+Expected: the run fits with 20 % of the memory left. Matmuls limit its speed if they hide the gathering of weights.
 """
 
 from ml_collections import ConfigDict

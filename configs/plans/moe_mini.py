@@ -1,17 +1,19 @@
 """MoE-mini of Tian et al. (2025), 17.5 billion parameters of which 0.85 billion are active, on 256 TPU v5e chips.
 
-Purpose:  the plan of docs/plans.md: whether the model fits into 16 GiB per chip, what limits it, and how long a
-          trillion tokens take.
-Paper:    Table 1 and Appendix D; trained there on H800s with experts over 8 and tensors over 2 (Table 13).
+Purpose:  find out whether the model fits into 16 GiB per chip, what limits its speed, and how long a trillion tokens
+          take; docs/plans.md has the result.
+Paper:    Table 1 and Appendix D. The paper trains on H800s, with expert parallelism 8 and tensor parallelism 2 (Table
+          13).
 Command:  moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16
-Recipe:   the paper's trillion tokens; rate and batch by its Eq. 5, with the batch rounded to a size that 256 chips
-          divide.
-Mesh:     experts over 2 chips, parameters over 128. The expert axis is short because experts are only 384 wide: over
-          this chip's links, sending a token to its twelve experts takes far longer than gathering the experts for
-          16,384 tokens. It is not 1, because the TPU compiler then sums whole gradients over all chips. Two
-          microbatches are needed for the model to fit.
-Cost:     7.5e21 FLOPs without the masked half of the scores; docs/plans.md has chip-hours and days.
-Expected: fits with 8 % of the memory left, limited by the links that gather weights, or by memory (docs/plans.md).
+Recipe:   the paper's trillion tokens; learning rate and batch size by its Eq. 5, with the batch size rounded to a
+          multiple of 256 chips.
+Mesh:     experts are sharded over 2 chips, parameters over 128. The expert axis is short because experts are only 384
+          wide: on this chip's links, sending a token to its twelve experts takes far longer than gathering the experts
+          for 16,384 tokens. The axis is not 1, because the TPU compiler would then sum whole gradients over all chips.
+          The model fits only with two microbatches.
+Cost:     7.5e21 FLOPs without masked attention scores; docs/plans.md has chip-hours and days.
+Expected: the run fits with 8 % of the memory left. The links that gather weights limit its speed, or memory does
+          (docs/plans.md).
 """
 
 from ml_collections import ConfigDict

@@ -1,14 +1,14 @@
 """A model with the shape of OLMoE, 6.9 billion parameters of which 1.3 billion are active, on 16 to 1,024 chips.
 
-Purpose:  weak scaling with 8,192 tokens per chip: the bytes that a chip sends per step should not grow with the number
-          of chips (docs/plans.md).
-Paper:    Muennighoff et al. 2024 (arXiv:2409.02060) for the shape, through the catalogue of models.
+Purpose:  test weak scaling with 8,192 tokens per chip: the bytes that a chip sends per step should not grow with the
+          number of chips (docs/plans.md).
+Paper:    Muennighoff et al. 2024 (arXiv:2409.02060); the catalogue of models provides the shape.
 Command:  moejax plan --config=configs/plans/weak_scaling.py:16 --topology v5p:2x2x4
           The argument is the number of chips: 16, 64 for v5p:4x4x4, 256 for v5p:4x8x8, 1024 for v5p:8x8x16.
-Mesh:     experts over 4 chips, parameters over 16, and copies of these over the rest. With parameters over all n chips,
-          each would send (n - 1)/n of what they gather, which grows with n.
+Mesh:     experts are sharded over 4 chips and parameters over 16, with copies on the other chips. If parameters were
+          sharded over all n chips, each chip would send (n - 1)/n of the gathered bytes, which grows with n.
 Cost:     none; this config is not meant for training.
-Expected: bytes sent per chip that differ by at most 10 % from 16 to 1,024 chips.
+Expected: the bytes sent per chip differ by at most 10 % from 16 to 1,024 chips.
 """
 
 from ml_collections import ConfigDict

@@ -1,7 +1,7 @@
 """The sparsity and IsoFLOP grid of Abnar et al. (2025), "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity".
 
-Purpose:  IsoFLOP surfaces over size and sparsity, the law of Eq. 6 tested at held-out sparsity, and the relation of
-          downstream errors to the loss at different sparsities.
+Purpose:  fit IsoFLOP surfaces over size and sparsity, test the law of Eq. 6 at held-out sparsity, and relate downstream
+          errors to the loss at different sparsities.
 Paper:    Sections 2 and 4, Appendix B (Table 1), Appendix C (FLOPs), Appendices D.1 (budgets) and D.3 (tasks).
 Command:  moejax study --config=configs/studies/abnar.py --config.recipe.data.source=PATH
           The argument selects a part; times are at 40 % MFU. :downstream and :tiny-downstream need
@@ -9,7 +9,7 @@ Command:  moejax study --config=configs/studies/abnar.py --config.recipe.data.so
 
 | part             | trains                                                      | runs  | FLOPs  | H100 hours |
 |------------------|-------------------------------------------------------------|-------|--------|------------|
-| :grid (default)  | sizes by sparsities by budgets                              | 157   | 5.0e22 | 33,100     |
+| :grid (default)  | all sizes, sparsities and budgets                           | 157   | 5.0e22 | 33,100     |
 | :search          | Table 1's search space, one size and budget, all sparsities | 225   | 2.2e22 | 14,500     |
 | :tuned           | :search, then :grid with the best settings per sparsity     | 382   | 7.3e22 | 47,600     |
 | :sweep           | Table 1's search space in every cell of the grid            | 5,031 | 1.6e24 | 1,060,000  |
@@ -19,15 +19,15 @@ Command:  moejax study --config=configs/studies/abnar.py --config.recipe.data.so
 | :tiny-tuned      | a small search and grid, minutes on two cores               | 22    | 1.4e12 |            |
 | :tiny-downstream | :tiny, with a task on the study's own text                  | 18    | 3.6e12 |            |
 
-Data:     your own, tokenised by GPT-NeoX's tokenizer (50,432 entries); the paper uses a part of RedPajama v1.
-Recipe:   dropless, batches of 1024 sequences of 2048 tokens, QK-norm, router z-loss of 0.001 and no jitter. The rate
-          warms up to 0.002 and then follows a cosine. Every cell has its own run, without a shared trunk. Adam with a
-          weight decay of 1e-5 that does not scale with the rate, which is 1e-5/rate here.
+Data:     your own, tokenized with GPT-NeoX's tokenizer (50,432 entries); the paper uses a part of RedPajama v1.
+Recipe:   No tokens are dropped. Batches have 1024 sequences of 2048 tokens. Models use QK-norm, a router z-loss of
+          0.001 and no jitter. The rate warms up to 0.002 and then follows a cosine. Every cell has its own run, without
+          a shared trunk. Adam's weight decay of 1e-5 does not scale with the rate, so it is 1e-5/rate here.
 Cost:     see the table.
 Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3). A
           task's error follows the loss at every sparsity, except in reading comprehension, where sparser models have
-          higher errors (Figures 5 and 10). For :tiny, losses below the unigram entropy and a fit of two laws; for
-          :tiny-tuned, best settings for every sparsity; for :tiny-downstream, an error that falls with the loss.
+          higher errors (Figures 5 and 10). :tiny has losses below the unigram entropy and a fit of two laws,
+          :tiny-tuned finds best settings for every sparsity, and the error of :tiny-downstream falls with the loss.
 
 Appendix C specifies sequences of 2048 tokens, experts of width 4·d_model/granularity, and heads that fill d_model. The
 paper does not print widths, layers, expert counts, or the final rate. Inferred:
@@ -45,10 +45,11 @@ paper does not print widths, layers, expert counts, or the final rate. Inferred:
   with granularity", has E·G experts in all, and prints neither number. With as many active experts as at G = 1, N_a
   would be half.
 
-An expert's weight is its probability, even if several experts serve a token. Appendix A.2 describes the choice of
-experts but no weights, and Appendix B names MegaBlocks. Its router applies softmax to all experts and by default does
-not normalise the weights of the chosen ones (moe_normalize_expert_weights is None). With normalisation, the weight of a
-single expert is constant and the router gets no gradient: 115 of the 134 sparse models of :grid have one active expert.
+The combine weight of an expert is its probability, even if a token has several experts. Appendix A.2 describes the
+choice of experts but no weights, and Appendix B names MegaBlocks. Its router applies softmax to all experts and by
+default does not normalise the weights of the chosen ones (moe_normalize_expert_weights is None). With normalisation,
+the weight of a single expert is constant and the router gets no gradient: 115 of the 134 sparse models of :grid have
+one active expert.
 """
 
 from __future__ import annotations

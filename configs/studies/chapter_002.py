@@ -13,13 +13,15 @@ Command:  moejax study --config=configs/studies/chapter_002.py --config.recipe.d
 | :tiny              | a small version of :held-out, minutes on two cores        | 3.2e12 |            |
 
 Data:     your own, with a tokenizer of at most 50,432 entries (129,280 for :pilot).
-Recipe:   a trunk per model with branches at 5, 10 and 20 tokens per active parameter; rate and batch by Tian's Eq. 5.
+Recipe:   one trunk per model, with branches at 5, 10 and 20 tokens per active parameter. Tian's Eq. 5 gives the
+          learning rate and batch size.
 Cost:     see the table.
-Expected: a loss of the held-out run within 0.02 nats of the law, and a loss of the pilot as predicted for 100B tokens.
-          For :tiny, losses below the unigram entropy and a fit that is tested on a held-out model.
+Expected: the law predicts the loss of the held-out run within 0.02 nats, and the loss of the pilot after 100B tokens.
+          :tiny has losses below the unigram entropy and a fit that is tested on a held-out model.
 
-The chapter prints no shapes. Inferred: width 64 times the layers, heads of 64, a feed-forward of 4·d_model active width
-in four fine-grained experts, tied embeddings; bfloat16 compute, which the hours assume.
+The chapter prints no shapes. These settings are inferred: the width is 64 times the layers; heads have size 64; the
+active feed-forward width is 4·d_model in four fine-grained experts; embeddings are tied; computation is in bfloat16,
+as the hours assume.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The experiments behind "MoE needs a more aggressive data scaling strategy" (Li et al., ICLR 2026).
 
-Purpose:  first a strong backbone (arrangement, gates, top-K, shape), then the activation rate at equal N and equal C,
-          then the cost of repeated tokens; and the two experiments of others with which the explainer compares.
+Purpose:  find a strong backbone (arrangement, gates, top-K, shape), then the best activation rate at equal N and C,
+          then the cost of repeated tokens. Two parts repeat experiments of others that the explainer cites.
 Paper:    Its explainer: Appendices A (resource equation), B (DeepSeekMoE, Kimi K2), C (Tables 4 to 6, Figure 7), E
           (Table 8) and F (13 % point, 14B, unique tokens).
 Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --config.recipe.data.source=PATH
@@ -12,7 +12,7 @@ Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --c
 | :arrangement               | Table 4's full, interleave and 1dense; shared experts by ratio | 8.9e21 | 4,460      |
 | :gates                     | gates with and without normalisation                           | 5.9e21 | 2,950      |
 | :top-K                     | three groups of equal activation rate                          | 8.8e21 | 4,600      |
-| :shape                     | zeta by mu                                                     | 2.2e22 | 11,300     |
+| :shape                     | all combinations of zeta and mu                                | 2.2e22 | 11,300     |
 | :activation-rate (default) | activation rates at equal N and C                              | 1.5e22 | 7,620      |
 | :activation-rate-7B        | the same at 7B                                                 | 1.1e23 | 61,800     |
 | :activation-rate-14B       | the same at 14B                                                | 4.3e23 | 252,000    |
@@ -27,16 +27,17 @@ Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --c
 | :tiny-reuse                | small version, minutes on two cores                            | 3.5e12 |            |
 | :tiny-annealing            | small version, minutes on two cores                            | 1.2e12 |            |
 
-Data:     your own, with a tokenizer of at most 65,536 entries (:deepseek 102,400). Table 8's mixture: its six parts by
-          name in a folder, --config.recipe.data.named_mixture=li-2026 --config.recipe.data.source=FOLDER.
-Recipe:   equal compute C for every run of a part: D = C/(3M) with the resource equation's M (Eqs. 5, 7, 17), so that a
-          mixture gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). ALiBi, as in the paper.
-Cost:     see the table; for :greedy, if the expected models win.
-Expected: 1dense+SE no worse than the others; an effect of normalisation on balance rather than loss; top-K of 1 and of
-          22 or 33 worse than small top-K; the best activation rate near 20 %, where the mixture is better than the
-          dense model; no architecture at 13 % better than it; a best rate at 14B that is no higher. For the tiny parts,
-          losses below the unigram entropy; for :tiny and :tiny-reuse, a fit; for :tiny-greedy, a winner of each stage.
-          For :annealing, a lower loss on the parts that the decay reads more of, and a higher one on the rest.
+Data:     your own, with a tokenizer of at most 65,536 entries (:deepseek 102,400). For Table 8's mixture, put its six
+          parts by name in a folder: --config.recipe.data.named_mixture=li-2026 --config.recipe.data.source=FOLDER.
+Recipe:   All runs of a part have equal compute C: D = C/(3M) with the resource equation's M (Eqs. 5, 7, 17). An MoE
+          model therefore gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). Models use ALiBi, as in
+          the paper.
+Cost:     see the table; the cost of :greedy assumes that the expected models win.
+Expected: 1dense+SE is not worse than the others. Normalization affects balance rather than loss. Top-K of 1 and of 22
+          or 33 is worse than small top-K. The best activation rate is near 20 %, where the MoE model is better than the
+          dense model; no architecture at 13 % is better than it; the best rate at 14B is not higher. The tiny parts
+          have losses below the unigram entropy; :tiny and :tiny-reuse have a fit, :tiny-greedy a winner of each stage.
+          :annealing lowers the loss on the parts with more weight in the decay, and raises it on the rest.
 
 The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, K of Table 6, and S = 16384 for the
 search over shapes (C.3) alone. Expert counts, rates, batches and tokens are in its figures or missing. Inferred:

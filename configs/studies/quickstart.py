@@ -1,12 +1,12 @@
 """The quickstart: train nine small models on real text, fit two laws to them, and make a decision.
 
-Purpose:  the whole workflow, from architectures to a decision, on a laptop's CPU.
+Purpose:  show the whole workflow, from architectures to a decision, on a laptop's CPU.
 Command:  moejax study --config=configs/studies/quickstart.py        (or: make quickstart)
 Data:     the source files of the running Python's standard library, as bytes.
-Recipe:   one warm-up-stable trunk per model and a decay branch per budget (Zhao et al. §3).
+Recipe:   one trunk per model (warm-up and stable rate) and one decay branch per budget (Zhao et al. §3).
 Cost:     8.6e12 FLOPs with all branches; README.md has the time.
-Expected: every loss below 2.6 nats/token (the unigram entropy is 3.24), top-2 mixtures below the dense model of their
-          width at the largest budget, and a warning about coefficients that 27 runs do not determine.
+Expected: Every loss is below 2.6 nats/token (the unigram entropy is 3.24). At the largest budget, top-2 MoE models are
+          below the dense model of their width. A warning names coefficients that 27 runs do not determine.
 """
 
 from ml_collections import ConfigDict

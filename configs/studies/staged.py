@@ -1,10 +1,10 @@
 """Two stages: how experts are shared, and then how finely they are cut.
 
-Purpose:  a small study whose second stage depends on the result of the first.
+Purpose:  show a small study whose second stage depends on the result of the first.
 Command:  moejax study --config=configs/studies/staged.py --out runs/staged
 Data:     the source files of the running Python's standard library, as bytes.
 Cost:     10 runs of 5 models, about two minutes of processor time.
-Expected: each stage names its winner in the report; one seed does not separate the mixtures.
+Expected: the report names the winner of each stage; one seed does not separate the MoE models.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,11 @@
 """The experiments of Tian et al. (2025), "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts".
 
-Purpose:  the effect of activation ratio, granularity, shared experts, dense layers and attention on efficiency
-          leverage, and the laws of learning rate, batch, model scale and tokens by which these runs are trained.
+Purpose:  measure the effect of activation ratio, granularity, shared experts, dense layers and attention on efficiency
+          leverage, and fit the laws of learning rate, batch size, model scale and tokens that these runs use.
 Paper:    Tables 8 to 12 and 14; Appendix E.1 and Figures 7 and 8; Appendix E.2, Table 5 and Figure 9; Appendix F.2 and
           Figure 12; Tables 1 and 13 (MoE-mini, Dense-6.1B); Appendix D.
 Command:  moejax study --config=configs/studies/tian.py:table-8 --config.recipe.data.source=PATH
-          The argument selects a part; times are at 40 % MFU, in brackets those of Appendix L:
+          The argument selects a part; times are at 40 % MFU, and Appendix L's times are in parentheses:
 
 | part                  | trains                                              | FLOPs  | H800 hours       |
 |-----------------------|-----------------------------------------------------|--------|------------------|
@@ -30,15 +30,16 @@ Command:  moejax study --config=configs/studies/tian.py:table-8 --config.recipe.
 
 Data:     your own, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D). Table 4's mixture is
           --config.recipe.data.named_mixture=tian-2025, with a folder of its eleven parts as data.source.
-Recipe:   each table's own rate and batch; D = C/M, with C the printed maximum and M of Appendix I as Table 12 uses it.
-          Warm-up of 1 % and an exponential decay to a tenth (Appendix D); the decay's share of the run is not printed
-          and is 20 % here.
+Recipe:   Each table gives its rate and batch size. D = C/M, where C is the printed maximum and M is defined by
+          Appendix I and used as in Table 12. The warm-up is 1 %, followed by an exponential decay to a tenth
+          (Appendix D). The paper does not print the decay's share of the run; here it is 20 %.
 Cost:     see the table.
 Types:    bfloat16 compute, float32 masters and moments (Appendix D); float32 in the tiny parts.
-Expected: 48, 36, 36, 24, 30 and 26 runs. Leverage grows as fewer experts are active, has an optimum in granularity
-          near 12, and depends little on the other factors (Section 4). A study ends with Algorithm 1 and its table of
-          leverages, and with Eqs. 4, 5 and 6 as far as its runs determine them; leverage needs the dense runs of Table
-          8. For :tiny, losses below the unigram entropy, and a table of leverages without relevance for large models.
+Expected: The tables have 48, 36, 36, 24, 30 and 26 runs. Leverage grows as fewer experts are active, has an optimum in
+          granularity near 12, and depends little on the other factors (Section 4). A study ends with Algorithm 1 and
+          its table of leverages, and with Eqs. 4, 5 and 6 as far as its runs determine them; leverage needs the dense
+          runs of Table 8. :tiny has losses below the unigram entropy, and leverages that are not relevant for large
+          models.
 
 Corrected for consistency with the rest of the document, each with a note in the study:
 

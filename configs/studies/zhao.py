@@ -8,12 +8,12 @@ Command:  moejax study --config=configs/studies/zhao.py:G --config.recipe.data.s
 | part           | trains                                                   | FLOPs  | H800 hours |
 |----------------|----------------------------------------------------------|--------|------------|
 | :all (default) | all rows of Table 6 (3.5e22 FLOPs without shared trunks) | 2.2e22 | 14,500     |
-| :G             | its group of rows 0 to 267, which the paper fits         | 8.9e20 | 559        |
+| :G             | one group of rows 0 to 267, which the paper fits         | 8.9e20 | 559        |
 | :N :S :N_a     | the other groups of rows 0 to 267                        |        |            |
 | :small-G       | rows 268 to 357                                          |        |            |
 | :validation    | rows 358 to 445                                          |        |            |
 | :table-1       | the five models of Table 1                               |        |            |
-| :cosine        | these under the schedules of Table 1 and of Section 3    | 1.7e21 | 1,120      |
+| :cosine        | these models with the schedules of Table 1 and Section 3 | 1.7e21 | 1,120      |
 | :tiny          | a small version of the design, minutes on two cores      | 4.0e12 |            |
 | :tiny-cosine   | a small version of :cosine, minutes on two cores         | 4.1e12 |            |
 
@@ -22,13 +22,13 @@ Recipe:   one trunk per model and a branch per D. Section 3 specifies warm-up, s
           cosine: the decay here is a cosine to 0 over the last tenth. AdamW, rate 3e-4, 500 steps of warm-up, 2Mi
           tokens per batch.
 Cost:     see the table.
-Expected: for :all, 419 runs, because Table 6 lists 27 settings twice. Eq. 11 has its lowest loss near G = 7 and
-          S = 0.31 (Section 5). For :tiny, losses below the unigram entropy, a fit of two laws, and intervals too wide
-          to determine G or S. For :cosine, the difference between the schedules: a fit that mixes them would need less
-          than the 0.0059 nats by which Eq. 11 misses (Figure 12). For :tiny-cosine, cosine runs 0.05 to 0.20 nats above
-          their twins (2026-11-28, 155 s of processor time), at the rate chosen for the twins.
+Expected: :all has 419 runs, because Table 6 lists 27 settings twice. Eq. 11 has its lowest loss near G = 7 and
+          S = 0.31 (Section 5). :tiny has losses below the unigram entropy, a fit of two laws, and intervals too wide
+          to determine G or S. :cosine measures the difference between the schedules. A fit may mix them only if this
+          difference is below 0.0059 nats, the error of Eq. 11 (Figure 12). In :tiny-cosine, cosine runs end 0.05 to
+          0.20 nats above their twins, at the twins' rate (2026-11-28, 155 s of processor time).
 
-Schedules. Inferred: Table 1 says "cosine, decay rate 10 %, min lr 0"; Section 3 and the shared trunks imply warm-up,
+Schedules (inferred). Table 1 says "cosine, decay rate 10 %, min lr 0"; Section 3 and the shared trunks imply warm-up,
 stable and decay. All groups combine both as a stable rate and a cosine over the last 10 %. In :cosine every model has a
 twin, NAME-cosine, whose cosine begins after the warm-up. It trains each D separately after the warm-up, because the
 schedules share nothing more. The paper does not state which models it trained under a cosine; here they are those of
@@ -37,10 +37,10 @@ Table 1, at Table 6's usual D.
 Also inferred: an initial standard deviation of 0.006, as in Tian et al. and DeepSeek; the default weight of the balance
 loss, which Section 3 mentions without a value; and bfloat16 compute with float32 masters, which the hours assume.
 
-An expert's weight is its probability in all rows, so that a group varies one factor. Section 3 describes the choice of
-experts but no weights; the paper names Megatron-LM and TorchTitan. TorchTitan does not normalise the weights by default
-(route_norm=False). Megatron-LM refuses to normalise the weight of a single routed expert, which 24 of the 446 rows
-have: it would be constant, and the router would get no gradient.
+In all rows, the combine weight of an expert is its probability, so that a group varies only one factor. Section 3
+describes the choice of experts but no weights; the paper names Megatron-LM and TorchTitan. TorchTitan does not
+normalise the weights by default (route_norm=False). Megatron-LM refuses to normalise the weight of a single routed
+expert, which 24 of the 446 rows have: it would be constant, and the router would get no gradient.
 
 Shapes. A layer of Table 1's models has 33 expert widths, 32 routed and one shared, of which five serve a token. Experts
 become finer or coarser (G), their number changes (N), or they become wider and fewer by Eq. 35 (N_a). In all cases

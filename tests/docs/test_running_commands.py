@@ -370,7 +370,7 @@ def test_a_study_that_is_shown_whole_can_be_run(config, tmp_path):
 @pytest.mark.docs
 def test_the_guide_for_contributors_names_all_routers_and_files_that_exist():
     text = Path("CONTRIBUTING.md").read_text()
-    table = text.partition("| router | from |")[2].partition("##")[0]
+    table = text.partition("| router | source |")[2].partition("##")[0]
     assert re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))) == list(ROUTERS)
     order = text.partition("## Reading a training step")[2].partition("| router")[0]
     named = re.findall(r"`(moejax/[\w/]+(?:\.py)?)/?`", order)

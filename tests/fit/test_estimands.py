@@ -119,7 +119,7 @@ def test_every_decision_has_the_slope_that_small_changes_of_the_coefficients_sho
 @pytest.mark.docs
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
 def test_the_fitting_guide_names_what_every_law_decides(law):
-    guide = Path("docs/fitting.md").read_text().split("| law | given | decides |")[1].split("\n\n")[0]
+    guide = Path("docs/fitting.md").read_text().split("| law | given quantities | decisions |")[1].split("\n\n")[0]
     name = next(name for name, known in LAWS.items() if known is law)
     lines = [line.split(" | ") for line in guide.splitlines() if f"`{name}`" in line]
     told = {(given, letter) for _, given, named in lines for letter in re.findall(r"[A-Za-z_]+\*|EL|N_eff", named)}
