@@ -4,7 +4,7 @@
     python benchmarks/intervals.py --tables 200 --bootstrap 200
     python benchmarks/intervals.py --only "15 x 1"     tables of 15 runs
     python benchmarks/intervals.py --only lone         the settings whose name holds that
-    python benchmarks/intervals.py --few               N* of 4 and 8 architectures: decided, resampled and designed
+    python benchmarks/intervals.py --few               N* of 8 architectures: decided, resampled and designed
     python benchmarks/intervals.py --laws all          every law that is fitted, on tables of ``law_tables.py``
     python benchmarks/intervals.py --laws sparsity,kaplan --tables 200 --search
 
@@ -268,7 +268,7 @@ def main() -> None:
             counts = recovered(laws[name], given.tables, searched=given.search)
             print(f"{name}: {', '.join(in_words(*each) for each in counts.items())}", flush=True)
         return
-    for architectures in (4, 8) if given.few else ():
+    for architectures in (8,) if given.few else ():
         for way, (share, width) in few(architectures, given.tables).items():
             print(f"{architectures} architectures, {way:<14}holds {share:.2f}, high over low {width:.3g}", flush=True)
     if given.few:

@@ -38,8 +38,8 @@ OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Archite
 
 @pytest.fixture(scope="module")
 def table():
-    """Twenty runs whose losses a law gives, but for a little noise."""
-    active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 1e9, 5), np.geomspace(2e9, 4e10, 4)))
+    """Twenty-four runs whose losses a law gives, but for a little noise."""
+    active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 1e9, 6), np.geomspace(2e9, 4e10, 4)))
     exact = [float(HOFFMANN_2022(mj.Design(params_active=n, tokens=d))) for n, d in zip(active, tokens, strict=True)]
     noise = np.exp(0.003 * np.random.default_rng(0).normal(size=len(exact)))
     return pd.DataFrame({"params_active": active, "tokens": tokens, "loss": np.asarray(exact) * noise})
@@ -107,7 +107,7 @@ def test_from_a_table_to_a_design_in_three_calls(table, tmp_path, capsys):
     found = mj.design(fit, flops=1e22)
     assert found.optimum.values["flops"] == pytest.approx(1e22, rel=1e-6)
     assert found.optimum.values["loss"] < float(table["loss"].min())
-    for answer, words in ((fit, "Chinchilla, fitted to 20 runs"), (found, "law: Chinchilla; constraints: flops")):
+    for answer, words in ((fit, "Chinchilla, fitted to 24 runs"), (found, "law: Chinchilla; constraints: flops")):
         mj.show(answer)
         assert words in capsys.readouterr().out
 
@@ -169,11 +169,29 @@ def test_a_fit_decides_with_intervals(table):
     assert size.interval.low < size.value < size.interval.high
     assert [one.times["flops"] for one in asked.beyond] == pytest.approx([1e22 / (6 * 1e9 * 4e10)])
     assert list(asked.to_frame()["value"]) == [one.value for one in asked.decisions]
-    assert not mj.decide(fit, flops=1e22).beyond
+    assert [one.times for one in mj.decide(fit, flops=1e22).beyond] == [one.times for one in asked.beyond]
     with pytest.raises(UserError, match="bootstrap resamples the fitted runs"):
         mj.decide(fit, flops=1e22, bootstrap=10)
     with pytest.raises(UserError, match="has no decision for expansion"):
         mj.decide(fit, read, expansion=16)
+
+
+def test_a_fit_of_few_groups_decides_and_designs_without_intervals_and_says_what_to_do(table):
+    sizes = sorted(table["params_active"].unique())
+    few = table[table["params_active"].isin(sizes[::2])]
+    fit = mj.fit(few, "chinchilla", starts=Sobol(count=32))
+    said = "3 groups cannot determine the errors of 5 coefficients"
+    asked = mj.decide(fit, flops=1e22)
+    assert all(one.few == said and one.interval is None for one in asked.decisions)
+    (warning,) = (one for one in asked.summary().warnings if one.startswith(said))
+    assert "Train more groups" in warning
+    assert "--group COLUMN" in warning
+    designed = mj.design(fit, flops=1e22)
+    assert designed.intervals == {}
+    assert warning in designed.summary().warnings
+    figure = mj.plot.loss_vs_compute(fit, mj.read_runs(few, "chinchilla"), flops=1e22)
+    assert "There are no intervals: lines are dashed." in figure.caption
+    assert "Bands are" not in figure.caption
 
 
 @pytest.mark.slow

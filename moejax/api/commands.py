@@ -37,6 +37,7 @@ from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import beyond_each, estimate
+from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.laws import LAWS, called
 from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
@@ -111,7 +112,7 @@ def decide(
     """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
-      runs: the fitted runs, which are resampled, and to which decisions outside their range are compared.
+      runs: the fitted runs, which are resampled.
       bootstrap: number of resamples of the runs for the intervals; 0 for intervals from standard errors.
       level: coverage of the intervals.
       given: quantities that the decision depends on, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
@@ -124,7 +125,8 @@ def decide(
     estimands = decision_estimands(type(fit.law), {name: float(value) for name, value in given.items()})
     resampled = resampled_fits(fit, runs.runs, bootstrap, seed=seed) if bootstrap and runs else None
     decided = estimate(fit, estimands, resampled=resampled, level=level)
-    return Answers(decisions=decided, beyond=() if runs is None else beyond_each(decided, runs.runs))
+    fitted = fit.fitted if runs is None else where_decided(runs.runs)
+    return Answers(decisions=decided, beyond=beyond_each(decided, fitted), warnings=fit.warnings)
 
 
 def speedup(

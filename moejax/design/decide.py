@@ -113,6 +113,8 @@ class DesignResult(Shown):
     """Coverage of the intervals."""
     by: str = ""
     """Origin of the drawn laws: \"drawn laws\" or \"resamples\"."""
+    without_intervals: str = ""
+    """Warning that the runs of a fit are too few for intervals; empty if they suffice."""
     repeats: Repeats | None = None
     """Value of repetition; None if the law does not model it, or unique tokens are not constrained."""
     shape: Optimum | None = None
@@ -203,6 +205,8 @@ def decide(
         intervals={name: OPEN if name in open_ones else one for name, one in intervals.items()},
         level=level,
         by=by,
+        # Of the laws with ranges, only a fit has runs.
+        without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
     )
     try:

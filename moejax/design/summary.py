@@ -46,7 +46,7 @@ def summary(name: str, decision: DesignResult) -> Result:
         )
     if optimum.agreeing < 1:
         notes.append(f"{optimum.agreeing:.0%} of the starts reached this optimum.")
-    warnings = []
+    warnings = [decision.without_intervals] if decision.without_intervals else []
     if decision.undecided:
         warnings.append(
             f"The law does not determine {listed(decision.undecided)}: values that differ by more than a factor of ten "

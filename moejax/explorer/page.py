@@ -211,6 +211,8 @@ def _uncertainty(fit: FitResult) -> dict[str, Any]:
     stored = fit.uncertainty
     if stored is None or not stored.axes:
         return {"why_none": fit.why_no_covariance}
+    if fit.few:
+        return {"why_none": f"There are no ranges: {fit.few}."}
     if not fit.converged or fit.undetermined or fit.alternatives:
         return {"why_none": "Some answers of this fit are not determined; `moejax predict` says which have a range."}
     values = coefficients(fit.law)

@@ -35,6 +35,7 @@ from moejax.fit.uncertainty.estimates import (
     predict_run,
     reach,
 )
+from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.fit.uncertainty.profile import profile
 from moejax.json_text import fields, finite
 from moejax.laws.design import value_of
@@ -187,6 +188,8 @@ class Answers(Shown):
     """Decisions and predictions outside the fitted ranges."""
     profiles: tuple[Profiled, ...] = ()
     influence: tuple[Decisive, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Warnings of the fit, for answers that are shown without it."""
 
     def with_held_out(self, splits: Sequence[HeldOut], runs: DataFrame) -> Answers:
         """Return a copy with the splits' errors, and with the table ``runs`` from ``held_out_runs``."""
@@ -196,7 +199,7 @@ class Answers(Shown):
 
     def summary(self) -> Result:
         """Return the tables of the answers."""
-        return Result(tables=imported("fit.summary").tables(self), data=self.to_json())
+        return Result(warnings=self.warnings, tables=imported("fit.summary").tables(self), data=self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, without entries that were not requested."""
@@ -232,7 +235,7 @@ def answer(
         bootstrap=None if resampled is None else resampled.stored(level),
         decisions=decided,
         predictions=tuple(predict_run(fit, one, resampled, level) for one in asked.predictions),
-        beyond=(*beyond_each(decided, read.runs), *far),
+        beyond=(*beyond_each(decided, where_decided(read.runs)), *far),
         profiles=tuple(_profiled(one, fit, read, level) for one in asked.profiles),
         influence=tuple(_decisive(one, fit, read) for one in asked.influences),
     )

@@ -89,6 +89,7 @@ def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Un
         ranges=each[0].ranges,
         axes=tuple(axes) if known else (),
         why_none=next((one.why_none for one in each if one.why_none), ""),
+        few=next((one.few for one in each if one.few), ""),
         deviations=tuple(deviations) if known else (),
         leverages=tuple(leverages) if clustered else (),
         degrees_of_freedom=min(one.degrees_of_freedom for one in each),

@@ -332,9 +332,12 @@ class FitResult(Plotted):
             errors = self.uncertainty.spread(self.law, functional).errors
         return apart(self.law, self.alternatives, functional, errors, self.scatter)
 
-    def spread(self, functional: Callable[[Any], Any]) -> Spread:
+    def spread(self, functional: Callable[[Any], Any], *, allow_few: bool = False) -> Spread:
         """Return the uncertainty of every number of a functional (flattened) from the fit's covariance; NaN, with the
-        reason, where it is undetermined or the runs give no covariance.
+        reason, where it is undetermined, the draws are too few, or the runs give no covariance.
+
+        Args:
+          allow_few: True to compute errors from too few draws (``few``) too, although they are too small.
 
         Raises:
           UserError: the fit was made without its uncertainty.
@@ -342,11 +345,30 @@ class FitResult(Plotted):
         if self.uncertainty is None:
             raise UserError(NO_COVARIANCE)
         spread = self.uncertainty.spread(self.law, functional)
-        return spread.without(self.unknown(functional, len(spread.middle), spread.errors))
+        few = "" if allow_few else self.few
+        return spread.without([why or few for why in self.unknown(functional, len(spread.middle), spread.errors)])
+
+    @property
+    def few(self) -> str:
+        """Clause stating that the draws are too few for intervals (``Uncertainty.few``); empty if they suffice."""
+        return "" if self.uncertainty is None else self.uncertainty.few
+
+    @property
+    def without_intervals(self) -> str:
+        """Warning with the remedy if the draws are too few for intervals; empty if they suffice."""
+        if self.uncertainty is None or not self.few:
+            return ""
+        by = self.uncertainty.by
+        apart = " If runs of a group are independent, name a column that distinguishes them (--group COLUMN)."
+        return (
+            f"{self.few}: standard errors of the coefficients are too small, and other numbers have no interval. Train "
+            f"more {by}s, or fix coefficients (--fix).{apart if by == 'group' else ''}"
+        )
 
     def drawn(self, count: int = 200) -> Drawn | None:
-        """Return laws drawn from the fit's uncertainty; None without a covariance or if the fit did not converge."""
-        if self.uncertainty is None or not self.uncertainty.axes or not self.converged:
+        """Return laws drawn from the fit's uncertainty; None without a covariance, if the draws are too few, or if the
+        fit did not converge."""
+        if self.uncertainty is None or not self.uncertainty.axes or not self.converged or self.few:
             return None
         return replace(self.uncertainty.draws(self.law, count), probes=self.probes)
 
@@ -516,7 +538,7 @@ class FitResult(Plotted):
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         errors, low, high = np.full((3, len(self.coefficients)), math.nan)
         if self.has_covariance:
-            spread = self.spread(_values)
+            spread = self.spread(_values, allow_few=True)
             spread = spread.without([NOT_DETERMINED * (name in self.without_error) for name in self.coefficients])
             errors, (low, high) = spread.errors, spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
         each = zip(self.coefficients.items(), np.stack([errors, low, high], axis=1).tolist(), strict=True)

@@ -52,7 +52,12 @@ def lead(fit: FitResult, answers: Answers) -> list[str]:
         largest = _largest_flops(fit)
         said = what_is_decided(type(fit.law))
         return [f"What to train: {said.replace('flops=…', f'flops={10 * largest:.2g}') if largest else said}"]
-    return [f"At {where}: {'; '.join(map(_in_words, each))}." for where, each in decided.items()]
+    return [f"At {where}: {'; '.join(map(_in_words, each))}{_few(each)}." for where, each in decided.items()]
+
+
+def _few(decisions: Sequence[Estimate]) -> str:
+    few = dict.fromkeys(one.few for one in decisions if one.without_interval)
+    return f"; no intervals: {listed(few)}" if few else ""
 
 
 def _largest_flops(fit: FitResult) -> float | None:
@@ -65,6 +70,8 @@ def _largest_flops(fit: FitResult) -> float | None:
 def _in_words(one: Estimate) -> str:
     if math.isnan(one.value):
         return f"{one.label} has no answer" + (f", because {one.reason}" if one.reason else "")
+    if one.without_interval:
+        return f"{one.label} {format(one.value)}"
     if one.interval is None or one.interval.uninformative:
         why = f", because {one.reason}" if one.reason else f": {one.interval.bounds()}" if one.interval else ""
         return f"{one.label} is {NOT_DETERMINED}{why} (the fit has {format(one.value)})"
@@ -216,8 +223,8 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
         Column(f"{in_percent(level)} interval by {by}", value=lambda one: one.interval and one.interval.bounds()),
         Column("", value=lambda one: _verdict(one.interval)),
     )
-    few = dict.fromkeys(one.few for one in decisions if one.few)
-    notes = [f"! {words}: intervals by resamples would be too small and are not shown." for words in few]
+    few = dict.fromkeys((one.few, "" if one.without_interval else " by resamples") for one in decisions if one.few)
+    notes = [f"! {words}: intervals{by} would be too small and are not shown." for words, by in few]
     if by == STANDARD:
         notes.append("Intervals are Student's t with df degrees of freedom.")
     return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key=DECISIONS)

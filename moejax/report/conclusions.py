@@ -253,6 +253,8 @@ def what_to_train(findings: Findings) -> list[str]:
     value, intervals = decision.checked.value, decision.intervals
     asked = f"For {decision.flops:.3g} FLOPs, {decision.extrapolation:.2g} times the largest trained, {decision.law}"
     each = [f"{size(value[name], 3)} {VARIABLES[name]}" for name in ("params_active", "tokens")]
+    if decision.few:
+        return [f"{asked} ({family(decision)}): train {' on '.join(each)}; no intervals: {decision.few}."]
     if lost := [VARIABLES[name] for name in ("params_active", "tokens") if intervals[name].uninformative]:
         return [f"{asked} has {' and '.join(each)}; these runs do not determine the {' and '.join(lost)}."]
     ends = [f"{_ends(intervals[name], lambda end: size(end, 3))}" for name in ("params_active", "tokens")]
@@ -319,18 +321,22 @@ def decision_table(decision: ComputeOptimum) -> Table:
     def ends(name: str) -> str:
         return _ends(intervals[name], lambda value: number(name, value, 3))
 
+    def verdict_of(name: str) -> str:
+        return NOT_DETERMINED if intervals[name].uninformative and not decision.few else ""
+
     columns = (
         Column("", value=VARIABLES.get),
         Column("closed form", value=lambda name: number(name, checked.value[name])),
         Column("jax.grad", words=True, value=lambda name: autodiff.get(name, "")),
         Column("numerical argmin", value=lambda name: number(name, checked.numeric[name])),
         Column("bootstrap, 90 %", words=True, value=ends),
-        Column("", words=True, value=lambda name: NOT_DETERMINED if intervals[name].uninformative else ""),
+        Column("", words=True, value=verdict_of),
     )
     verdict = "algebra checked" if checked.holds else "CLOSED FORM NOT CONFIRMED"
     beyond = f"{decision.extrapolation:.2g} times the largest trained"
     title = f"{decision.law}, {family(decision)}, for {decision.flops:.3g} FLOPs, {beyond}: {verdict}"
-    return Table.of(title, columns, VARIABLES, worth(decision))
+    few = [f"! {decision.few}: intervals would be too small and are not shown."] if decision.few else []
+    return Table.of(title, columns, VARIABLES, [*few, *worth(decision)])
 
 
 TENTH = math.log(1.1)

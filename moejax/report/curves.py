@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,7 +264,8 @@ def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, floa
     )
     rows = [["best", best.loss, None, ""]]
     rows += [
-        [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]"] for name, (gain, low, high) in gains.items()
+        [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]" if math.isfinite(low) else None]
+        for name, (gain, low, high) in gains.items()
     ]
     steps = len(best.rates)
     note = (

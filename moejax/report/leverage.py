@@ -137,7 +137,8 @@ def leverage_under_law(
             f"{called(type(law))} reads {listed(law.inputs)} alone, in which {' and '.join(families)} do not differ as "
             f"families; ask a law that reads experts or total parameters, such as zhao or abnar."
         )
-    rows, warnings, optima = [], [], []
+    rows, optima = [], []
+    warnings = [known.without_intervals] if likely is None and getattr(known, "without_intervals", "") else []
     for budget in flops:
         both = leverage(law, a, b, budget)
         optima += [both.family, both.against]
@@ -163,12 +164,12 @@ def leverage_under_formula(
     law = fit.law
     assert isinstance(law, FormulaLaw)
     a, b = (tuple(held_by(type(law), values, letter).items()) for letter, values in zip("AB", given, strict=True))
-    rows, warnings = [], []
+    rows, warnings = [], list(filter(None, [fit.without_intervals]))
     for budget in flops:
         spread = fit.spread(FormulaLeverage(a, b, budget))
         (value,), (low,), (high,) = spread.middle, *spread.ends(level, True)
         rows.append(BudgetLeverage(budget, *map(_known, (value, low, high))))
-        if spread.unknown[0] and value == value:
+        if spread.unknown[0] and not fit.few and value == value:
             warnings.append(f"The leverage at {budget:.3g} FLOPs has no interval: {spread.unknown[0]}.")
         far = outside({"flops": budget}, fit.fitted) | outside({"flops": budget * value}, fit.fitted)
         warnings += [f"At {budget:.3g} FLOPs: {sentence}" for sentence in sentences(far)]

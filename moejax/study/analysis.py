@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -23,16 +22,13 @@ from moejax.fit.selection.metrics import predict
 from moejax.fit.selection.model_selection import Compared, ModelSelection, choose
 from moejax.fit.sweeps import settings as swept_settings
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
-from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap, too_few
+from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
 from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.fit.uncertainty.estimands import Estimand
-from moejax.fit.uncertainty.estimates import estimate
-from moejax.interval import UNKNOWN, Interval
+from moejax.interval import Interval
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.law import Law
 from moejax.result import Result
 from moejax.say import ProgressCallback
 from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
@@ -207,37 +203,15 @@ def _analyse_law(
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
     stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
-    interval = functools.partial(_intervals, fit, resampled)
     fitted = _fitted(name, fit, resampled, read, _held_out(read.runs, split, tested), analysis)
     budget = analysis.decision_flops
     largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
     expansions = [float(v) for v in frame["expansion"]] if "expansion" in frame else [1.0]
     decided = [
-        decide(name, fit.law, interval, expansion, claim_of, budget, largest)
+        decide(name, fit.law, resampled, expansion, claim_of, budget, largest)
         for expansion, claim_of in claims(name, budget, expansions)
     ]
     return fitted, Compared(name=name, fit=fit, held_out=(tested,)), holdout.beyond(read.runs, [split]), decided
-
-
-def _intervals(
-    fit: FitResult, resampled: Bootstrap, functional: Callable[[Any], dict[str, Any]]
-) -> dict[str, Interval]:
-    """Return the confidence interval of every number that a function of a law returns.
-
-    With too few groups, resampling gives intervals that are too small. Standard errors with Student's t are used
-    instead.
-    """
-    if not too_few(fit, resampled.draws, resampled.by):
-        return resampled.interval(functional)
-
-    def number(law: Law, name: str) -> jax.Array:
-        return functional(law)[name]
-
-    estimands = [
-        Estimand(name=name, symbol="", given={}, functional=functools.partial(number, name=name))
-        for name in functional(fit.law)
-    ]
-    return {one.name: one.interval or UNKNOWN for one in estimate(fit, estimands)}
 
 
 def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
@@ -266,7 +240,7 @@ def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[
         caveats += [f"{law.name}: {warning}" for warning in law.fit.warnings]
     for decision in decisions:
         open_ones = [name for name, interval in decision.intervals.items() if interval.uninformative]
-        if open_ones:
+        if open_ones and not decision.few:
             caveats.append(
                 f"{decision.law}, {family(decision)}: the optimum's {' and '.join(open_ones)} at "
                 f"{decision.flops:.3g} FLOPs are not determined by these runs."

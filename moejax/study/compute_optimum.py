@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
-from moejax.interval import Interval
+from moejax.interval import UNKNOWN, Interval
 from moejax.laws import DECISIONS, LAWS
 from moejax.laws.claim import Checked, Claim, check
 from moejax.laws.decision import DecisionRule
@@ -19,9 +20,6 @@ from moejax.laws.law import Law
 
 ClaimOf = Callable[[Any], Claim]
 """A function from a law to the claim about its optimum at one budget."""
-
-IntervalOf = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Interval]]
-"""A function from a function of a law, which returns named numbers, to their confidence intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +33,9 @@ class ComputeOptimum:
     statement: str
     checked: Checked
     intervals: dict[str, Interval]
-    """Confidence intervals of ``params_active``, ``tokens`` and the loss at the optimum. They come from bootstrap
-    resamples, or from standard errors if there are too few models to resample.
-    """
+    """Confidence intervals of ``params_active``, ``tokens`` and the loss at the optimum, from bootstrap resamples."""
+    few: str = ""
+    """Clause stating that the models are too few for intervals; empty if they suffice."""
     prices: dict[str, float] = field(default_factory=dict)
     """Shadow prices: change of the minimal loss in nats per token, per e-fold of ``flops``. If ``expansion`` is above
     1, also per e-fold of it. Everything else is optimal.
@@ -72,22 +70,23 @@ def _optimum(rule: DecisionRule, law: Law, *, flops: float | jax.Array, expansio
 
 
 def decide(
-    law_name: str, law: Law, interval: IntervalOf, expansion: float, claim_of: ClaimOf, flops: float, largest: float
+    law_name: str, law: Law, resampled: Bootstrap, expansion: float, claim_of: ClaimOf, flops: float, largest: float
 ) -> ComputeOptimum:
-    """Check one optimum of a fitted law, and compute its confidence intervals from the runs."""
+    """Check one optimum of a fitted law, and compute its confidence intervals; unknown if the models are too few."""
 
     def answer(one: Law) -> dict[str, Any]:
         claim = claim_of(one)
         return {**claim.value, "loss": claim.objective(claim.value)}
 
-    claim = claim_of(law)
+    claim, few = claim_of(law), resampled.few
     return ComputeOptimum(
         law=law_name,
         expansion=expansion,
         flops=flops,
         statement=claim.statement,
         checked=check(claim),
-        intervals=interval(answer),
+        intervals=dict.fromkeys(answer(law), UNKNOWN) if few else resampled.interval(answer),
+        few=few,
         prices=prices(law_name, law, flops, expansion),
         extrapolation=flops / largest,
     )

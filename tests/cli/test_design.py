@@ -134,9 +134,9 @@ def test_two_sweeps_are_a_landscape(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path):
-    active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 2e9, 4), np.geomspace(2e9, 4e10, 4)))
-    noise = np.exp(0.002 * np.random.default_rng(0).normal(size=16))
-    losses = predict(HOFFMANN_2022, runs_from(Design(params_active=active, tokens=tokens), np.ones(16))) * noise
+    active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 2e9, 6), np.geomspace(2e9, 4e10, 4)))
+    noise = np.exp(0.002 * np.random.default_rng(0).normal(size=24))
+    losses = predict(HOFFMANN_2022, runs_from(Design(params_active=active, tokens=tokens), np.ones(24))) * noise
     rows = [{"params_active": n, "tokens": d, "loss": loss} for n, d, loss in zip(active, tokens, losses, strict=True)]
     table = str(write(rows, tmp_path / "runs.csv"))
     assert main(["fit", table, "--law", "chinchilla", "--starts", "64", "--out", str(tmp_path / "fit")]) == 0
@@ -150,7 +150,6 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert (interval["by"], interval["level"], interval["uninformative"]) == ("resamples", 0.9, False)
     assert main(["design", "--law", fit, "--flops", "1e24", "--level", "0.999"]) == 0
     shown = capsys.readouterr()
-    assert "4 groups cannot determine the errors of 5 coefficients" in shown.err
     assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
     assert "! Sizes alone lie outside the law's fitted range: flops " in shown.out
     assert "! The model to train is outside the law's fitted range: flops " in shown.out

@@ -51,7 +51,7 @@ LARGE = Design(params_active=7e9, tokens=1e12)
 
 
 def test_ranges_of_shares_lie_between_0_and_1_and_those_of_percent_do_not():
-    few = table(sizes=3)
+    few = table(sizes=4)
     few["error"] = np.minimum(few["error"] * np.exp(0.2 * np.random.default_rng(1).normal(size=len(few))), 0.98)
     for factor in (1, 100):
         fit = moejax.fit(few.assign(error=factor * few["error"]), "error_from_loss", starts=STARTS)

@@ -16,7 +16,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import FitObjective, Huber, Squared
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import predict
-from moejax.fit.summary import resampled, tables
+from moejax.fit.summary import resampled, summary, tables
 from moejax.fit.uncertainty import estimates
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.covariance import draws_at, with_uncertainty
@@ -288,7 +288,7 @@ def shown(decided):
 def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_of_too_few_groups():
     result, runs = fitted(coverage.Setting(4, 8, 0.003, 0.003))
     estimands = decision_estimands(Chinchilla, {"flops": 1e21})
-    known = with_uncertainty(result, runs)
+    known = with_uncertainty(result, runs, by="run")
     alone = estimates.estimate(known, estimands)
     few = estimates.estimate(known, estimands, resampled=bootstrap(result, runs, 8))
     assert [one.interval for one in few] == [one.interval for one in alone]
@@ -305,6 +305,28 @@ def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_o
     by_run = estimates.estimate(known, estimands, resampled=bootstrap(result, runs, 8, by="run"))
     assert {one.by for one in by_run} == {"resamples"}
     assert "degrees of freedom" not in shown(by_run)
+
+
+def test_no_number_but_a_coefficient_has_an_interval_from_no_more_groups_than_coefficients():
+    result, runs = fitted(coverage.Setting(4, 8, 0.003, 0.003))
+    known = from_json(with_uncertainty(result, runs).to_json())
+    few, estimands = (
+        "4 groups cannot determine the errors of 5 coefficients",
+        decision_estimands(Chinchilla, {"flops": 1e21}),
+    )
+    decided = estimates.estimate(known, estimands)
+    for one in decided:
+        assert (one.few, one.interval, one.without_interval) == (few, None, True)
+        assert np.isfinite(one.value)
+        assert np.isnan(one.error)
+    said = render.text(summary(known, 0.9, Answers(decisions=decided)))
+    assert f"no intervals: {few}." in said.splitlines()[2]
+    assert f"! {few}: intervals would be too small and are not shown." in said
+    assert np.isfinite(known.conf_int()["low"]).all()
+    assert set(known.prediction_intervals(runs.design).unknown) == {few}
+    assert known.drawn() is None
+    enough = with_uncertainty(result, runs, by="run")
+    assert not any(one.few or one.interval is None for one in estimates.estimate(enough, estimands))
 
 
 def test_one_group_says_nothing_of_how_groups_differ():

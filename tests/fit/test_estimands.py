@@ -78,7 +78,7 @@ def every_decision(law):
 
 def shown(decided, runs=None):
     """What is printed of estimates and, where their runs are given, of how far they lie outside these."""
-    far = () if runs is None else beyond_each(decided, runs)
+    far = () if runs is None else beyond_each(decided, where_decided(runs))
     return render.text(Result(tables=tables(Answers(decisions=decided, beyond=far))))
 
 
@@ -244,7 +244,7 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
 def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
     def times(given):
         found = estimate(known_fit(), decision_estimands(EffectiveParams, given))
-        return shown(found, known_runs()), beyond_each(found, known_runs())
+        return shown(found, known_runs()), beyond_each(found, where_decided(known_runs()))
 
     text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
     assert far.times == {"expansion": pytest.approx(4.0)}

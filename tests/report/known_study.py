@@ -184,7 +184,7 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
         )
         for expansion, claim_of in claims(name, study.analysis.decision_flops, runs["expansion"].tolist()):
             largest = float(runs["flops"].max())
-            decided = decide(name, law, resampled.interval, expansion, claim_of, study.analysis.decision_flops, largest)
+            decided = decide(name, law, resampled, expansion, claim_of, study.analysis.decision_flops, largest)
             decisions.append(decided)
     analysed = Analysed(
         runs=len(runs),

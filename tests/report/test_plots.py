@@ -297,7 +297,7 @@ def fitted():
 
 def test_a_curve_of_loss_against_compute_is_the_optimum_of_every_budget_with_the_fit_s_interval(fitted):
     result, runs = fitted
-    table = compute_table(with_uncertainty(result, runs), runs.design, runs.loss, flops=1e22)
+    table = compute_table(with_uncertainty(result, runs, by="run"), runs.design, runs.loss, flops=1e22)
     curve = table[table["kind"] == "best"]
     best = [float(result.law(Design(**optimal_split(result.law, flops)))) for flops in curve["flops"]]
     assert curve["loss"].to_numpy() == pytest.approx(best, rel=1e-4)

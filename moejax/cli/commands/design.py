@@ -336,8 +336,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
     def _likely(self, known: Any) -> tuple[Any, str]:
         """Return laws for intervals with the name of their source: resamples or draws; None for published constants."""
-        if self.runs:
-            resampled = self.resamples_of(known)
+        if self.runs and not (resampled := self.resamples_of(known)).few:
             return (resampled if known.converged else None), "resamples"
         return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
 

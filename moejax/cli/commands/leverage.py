@@ -77,6 +77,8 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
             else:
                 a, b = (numbers(text.split(","), text) if "=" in text else None for text in (self.a, self.b))
                 likely = self.resamples_of(known) if self.runs else None
+                if likely is not None and likely.few:
+                    likely = known.drawn()
                 result = leverage_under_law(
                     name,
                     law,

@@ -190,6 +190,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         leverages=tuple(tuple(tuple(map(float, row[finite])) for row in rows) for rows in leverages),
         draw_count=draw_count if kind == "sandwich" else 0,
         why_none=why_none,
+        few=too_few(result, draw_count, by) if kind == "sandwich" and not why_none else "",
     )
 
 
@@ -204,20 +205,12 @@ def with_uncertainty(
     known = uncertainty(result, runs, kind=covariance, by=by)
     fit = replace(result, uncertainty=known)
     warnings = (
-        *_few_warnings(fit, runs, known),
+        *filter(None, [fit.without_intervals]),
         *grid_warnings(fit, runs),
         *sign_warnings(fit),
         *leverage_warnings(fit, runs, known),
     )
     return replace(result, uncertainty=replace(known, warnings=warnings, dropped=tuple(dropped)))
-
-
-def _few_warnings(fit: FitResult, runs: Runs, known: Uncertainty) -> tuple[str, ...]:
-    said = too_few(fit, known.draw_count, known.by) if known.draw_count and not known.why_none else ""
-    if not said:
-        return ()
-    several = draws_of(runs, "run") > known.draw_count
-    return (f"{said}, so standard errors, and possibly all intervals, are too small{_apart(known.by, several)}.",)
 
 
 def _few_draws(result: FitResult, count: int, by: str, remedy: str = "") -> str:
@@ -257,7 +250,7 @@ def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tupl
         return (f"There are no standard errors: {known.why_none}.",)
     if not known.leverages:
         return ()
-    by, spread = known.by, result.spread(_itself)
+    by, spread = known.by, result.spread(_itself, allow_few=True)
     leverages = [np.reshape(rows, (-1, len(known.axes))) for rows in known.leverages]
     contrasts = np.array([[axis.get(name, 0.0) for axis in known.axes] for name in result.coefficients])
     size = np.maximum(np.sum(contrasts**2, axis=1, keepdims=True), 1e-300)
@@ -319,7 +312,7 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
     described = {field.name: field.metadata for field in dataclasses.fields(result.law)}
     if not isinstance(result.law, FormulaLaw):
         return ()
-    errors = dict(zip(result.coefficients, result.spread(_itself).errors, strict=True))
+    errors = dict(zip(result.coefficients, result.spread(_itself, allow_few=True).errors, strict=True))
     assumed = assumed_signs(type(result.law))
     at_the_end = tuple(
         f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where {name} has no effect, so "

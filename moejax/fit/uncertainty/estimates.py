@@ -14,7 +14,7 @@ from moejax.fit.fit_result import FitResult, restored
 from moejax.fit.runs import Runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.estimands import Estimand, Named, where_in_words
-from moejax.fit.uncertainty.extrapolation import RATIOS, outside, where_decided
+from moejax.fit.uncertainty.extrapolation import RATIOS, Ranges, outside, where_decided
 from moejax.fit.uncertainty.uncertainty import Spread
 from moejax.float64 import float64
 from moejax.interval import Interval, in_percent
@@ -41,11 +41,16 @@ class Estimate(Named):
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
-    """Reason why the interval does not use the existing resamples; empty if it does."""
+    """Reason why resamples are not used for the interval or, without an interval, why there is none: too few draws."""
     reason: str = ""
     """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
     at_a_bound: bool = False
     """True if the value, or another value of the same decision, is at a bound of its search."""
+
+    @property
+    def without_interval(self) -> bool:
+        """True if there are too few draws for an interval (``few``)."""
+        return bool(self.few) and self.interval is None and not self.reason
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; non-finite numbers become null."""
@@ -98,13 +103,13 @@ def estimate(
     Values are computed from the fitted law. An estimate has a reason instead of an error and an interval if the runs do
     not determine its value (``FitResult.unknown``) or the value is at a bound of the search.
 
-    Intervals from resamples are too small if the draws do not outnumber the coefficients. In that case, intervals from
-    standard errors are used, whose Student's t accounts for the number of draws.
+    Intervals are too small if there are no more draws than coefficients (``few``). Without enough resampled draws, they
+    come from standard errors; without enough draws for these either, an estimate has no error and no interval.
 
     Raises:
       UserError: the fit has no covariance, or ``level`` is not between 0 and 1.
     """
-    spreads = [result.spread(one.functional) for one in estimands]
+    spreads = [result.spread(one.functional, allow_few=True) for one in estimands]
     bounds = _bounds(estimands, [float(spread.middle[0]) for spread in spreads])
     return tuple(
         _estimate(result, one, spread, bounds.get(number, ""), resampled, level)
@@ -126,6 +131,8 @@ def _estimate(
     where, degrees_of_freedom, interval = STANDARD, math.nan, None
     if not reason and resampled is not None and not few:
         where, interval = RESAMPLES, resampled.interval(estimand.functional, level)
+    elif not reason and result.few:
+        few, error = result.few, math.nan
     elif not reason and error > 0:
         degrees_of_freedom = float(spread.degrees_of_freedom[0])
         # Decisions are positive: sizes, costs, losses or shares.
@@ -183,10 +190,10 @@ def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) 
     return outside(values, where_decided(runs, reads))
 
 
-def beyond_each(decided: Sequence[Estimate], runs: Runs) -> tuple[Beyond, ...]:
-    """Return the given quantities whose decisions are outside the fitted runs."""
+def beyond_each(decided: Sequence[Estimate], fitted: Ranges) -> tuple[Beyond, ...]:
+    """Return the given quantities whose decisions lie outside the ranges of fitted runs."""
     blocks = {tuple(one.given.items()): one.given for one in decided}.values()
-    far = [(given, beyond(reach(given, [d for d in decided if d.given == given]), runs)) for given in blocks]
+    far = [(given, outside(reach(given, [d for d in decided if d.given == given]), fitted)) for given in blocks]
     return tuple(Beyond(given=given, times=times) for given, times in far if times)
 
 

@@ -247,6 +247,8 @@ class Uncertainty:
     """Number of draws with positive weight; 0 if the covariance does not depend on the unit of a draw."""
     why_none: str = ""
     """Clause with the reason for a missing covariance; empty if the covariance exists, and in older files."""
+    few: str = ""
+    """Clause stating that there are no more draws than coefficients, so standard errors are too small; else empty."""
     warnings: tuple[str, ...] = ()
     """Warnings about too few draws, and about coefficients that depend on a single draw."""
     dropped: tuple[str, ...] = ()

@@ -170,11 +170,12 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     table = inputs.table
     curves, runs = table[table["kind"] == CURVE], table[table["kind"] == RUN]
     families = list(dict.fromkeys(curves["family"]))
-    lost, series = False, []
+    lost, banded, series = False, False, []
     for family, colour in zip(families, classes(len(families)), strict=True):
         points, line = runs[runs["family"] == family], curves[curves["family"] == family].sort_values("flops")
         low, high = (column(line, name) if name in line else np.full(len(line), np.nan) for name in ("low", "high"))
         lost |= bool(np.isnan(low).any())
+        banded |= not np.isnan(low).all()
         if len(points):
             x, y = column(points, "flops"), column(points, "loss")
             series.append(Series(label=family, x=x, y=y, mark="points", colour=colour))
@@ -197,6 +198,8 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
     note = f"lines: least loss of each budget; bands: {level} intervals".replace("  ", " ")
     band = f"Bands are {level} intervals.".replace("  ", " ") + (" Dashed lines have none." if lost else "")
+    if not banded:
+        note, band = "lines: least loss of each budget", "There are no intervals: lines are dashed."
     said = (
         "Lines are the least loss of the law at a budget, over sizes with the proportions of the family's typical run; "
         f"tokens use up the budget. {band} A run lies above its line because its size is not the best, or by noise."

@@ -90,7 +90,7 @@ def _optimum(axes: Axes, decision: ComputeOptimum, colour: str) -> None:
 
 
 def _label(decision: ComputeOptimum) -> str:
-    open_ended = decision.intervals["params_active"].uninformative
+    open_ended = decision.intervals["params_active"].uninformative and not decision.few
     return family(decision) + (": size not determined" if open_ended else "")
 
 
