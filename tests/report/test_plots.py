@@ -309,6 +309,17 @@ def test_a_curve_of_loss_against_compute_is_the_optimum_of_every_budget_with_the
     assert "90%" in figure.caption
 
 
+def test_a_curve_of_a_law_of_repeated_data_keeps_the_epochs_of_its_runs():
+    law, active = published("data_constrained").law, np.geomspace(1e8, 1e9, 6)
+    for epochs in (1.0, 4.0):
+        design = Design(params_active=active, tokens=20 * active, unique_tokens=20 * active / epochs)
+        end = compute_table(law, design, np.full(6, 3.0), flops=1e23).query("kind == 'best'").iloc[-1]
+        sizes = np.geomspace(1e8, 1e12, 400)
+        tokens = 1e23 / 6 / sizes
+        each = evaluate(law, params_active=sizes, tokens=tokens, unique_tokens=tokens / epochs)
+        assert end["loss"] == pytest.approx(each.min(), rel=1e-4)
+
+
 def test_many_mixtures_are_a_few_families_each_with_its_curve():
     table, law = synthetic.runs(400), published("effective_params").law
     sizes = {name: table[name].to_numpy(float) for name in ("params_active", "params_total", "tokens", "flops")}

@@ -162,6 +162,9 @@ def _least(
     given = {name: np.full(len(budget), one) for name, one in like.items()}
     given |= {name: like[name] * times for name in sizes} | {"flops": budget}
     given["tokens"] = budget / (counted * given[main])
+    if "unique_tokens" in like:
+        # The family keeps its epochs.
+        given["unique_tokens"] *= given["tokens"] / like["tokens"]
     return _Least(design_from(given), output, (len(budgets), len(grid)))
 
 
