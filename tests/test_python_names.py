@@ -189,9 +189,21 @@ def test_a_fit_of_few_groups_decides_and_designs_without_intervals_and_says_what
     designed = mj.design(fit, flops=1e22)
     assert designed.intervals == {}
     assert warning in designed.summary().warnings
-    figure = mj.plot.loss_vs_compute(fit, mj.read_runs(few, "chinchilla"), flops=1e22)
+    figure = mj.plot.loss_vs_compute(fit, few, flops=1e22)
     assert "There are no intervals: lines are dashed." in figure.caption
     assert "Bands are" not in figure.caption
+
+
+def test_a_figure_of_loss_against_compute_reads_a_table_and_has_the_level_that_is_given(table, tmp_path):
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
+    table.to_csv(tmp_path / "runs.csv", index=False)
+    by_read, *others = (
+        mj.plot.loss_vs_compute(fit, runs, flops=1e22).rows
+        for runs in (mj.read_runs(table, "chinchilla"), table, tmp_path / "runs.csv")
+    )
+    assert all(rows == by_read for rows in others)
+    for runs in (table, None):
+        assert "Bands are 50% intervals" in mj.plot.loss_vs_compute(fit, runs, flops=1e22, level=0.5).caption
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
+from moejax.api.read_table import RunTable, read_table
 from moejax.architecture import Architecture
 from moejax.config import build
 from moejax.errors import UserError
@@ -33,7 +32,7 @@ from moejax.fit.selection.holdout import folds as splits_by_folds
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
 from moejax.fit.tables.column_names import is_formula, law_of_formula
-from moejax.fit.tables.read_runs import ReadRuns, read_runs
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import beyond_each, estimate
@@ -53,8 +52,6 @@ from moejax.train.auto import choose_hyperparameters
 from moejax.train.loop import train as train_in
 from moejax.train.training import Recipe, Training
 
-RunTable = str | Path | pd.DataFrame | ReadRuns
-"""The result of ``moejax.read_runs``, or a file or DataFrame to read."""
 Family = RunTable | Mapping[str, float]
 """A table of runs or, with a law, fixed quantities or a published model's name."""
 
@@ -86,7 +83,7 @@ def compare(
       UserError: the law is unknown, nothing can be held out, or no law can be fitted to these runs.
     """
     asked = [laws] if isinstance(laws, str | type) else list(laws)
-    read = _read(runs, (), reading)
+    read = read_table(runs, (), reading)
     every: dict[str, Any] = {} if asked else of_the_loss(LAWS)
     for law in asked:
         if isinstance(law, type):
@@ -158,7 +155,7 @@ def speedup(
     budgets = [float(flops)] if isinstance(flops, int | float) else [float(one) for one in flops]
     if law is None:
         reading = {"also_told_apart_by": (*SIZES, *MIXTURES)} | reading
-        ours, others = (_read(one, ("flops",), reading).runs for one in (a, b))
+        ours, others = (read_table(one, ("flops",), reading).runs for one in (a, b))
         return leverage_of_tables(ours, others, budgets or None, fixed=fixed or {}, level=level, seed=seed)
     if reading or fixed:
         given = next(iter(reading), "fixed")
@@ -236,7 +233,7 @@ def next_runs(
     budget = (chip_hours or 0.0) * flops_per_hour(find(chip).flops_per_second, mfu) if flops is None else flops
     names = [law_name(one) for one in ([law] if isinstance(law, str) else law)]
     laws: dict[str, Any] = {name: LAWS[name] for name in names}
-    read = _read(runs, inputs_of(laws), dict(reading or {}))
+    read = read_table(runs, inputs_of(laws), dict(reading or {}))
     candidates = candidates_like(
         read,
         inputs_of(laws),
@@ -310,14 +307,3 @@ def train(
 
 def _training(given: Training | Mapping[str, object]) -> Training:
     return build(Training, given, "training")
-
-
-def _read(runs: Family, law: str | Sequence[str], reading: Mapping[str, Any]) -> ReadRuns:
-    if isinstance(runs, ReadRuns):
-        if reading.keys() - {"also_told_apart_by"}:
-            raise UserError(f"{next(iter(reading))} is an option for reading tables; pass it to moejax.read_runs.")
-        return runs
-    read = read_runs(runs, law, **reading)
-    if read.notes:
-        say(*read.notes)
-    return read

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from moejax.api.read_table import RunTable, read_table
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
@@ -57,20 +58,22 @@ def named(
     return draw(plot, inputs_of(plot, law=law.law if isinstance(law, FitResult) else law, table=frame))
 
 
-def fit(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
+def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
     """Return a fitted law through its runs: predicted against measured, and both over each input."""
-    return _drawn("fit", evidence.fit_table(fit, _runs_of(runs)))
+    return _drawn("fit", evidence.fit_table(fit, _runs_of(runs, fit)))
 
 
 def loss_vs_compute(
-    fit: FitResult | Law, runs: ReadRuns | Runs | None = None, *, flops: float | None = None, level: float = 0.9
+    fit: FitResult | Law, runs: RunTable | Runs | None = None, *, flops: float | None = None, level: float = 0.9
 ) -> Figure:
     """Return loss against training FLOPs: runs, the law's best loss at every budget with its interval, and a target.
 
     Args:
       fit: a fit, or a loss law, which has no intervals.
-      runs: the fitted runs; without runs the curve is for dense models, and ``flops`` is required.
+      runs: the fitted runs, or a file or DataFrame to read; without runs the curve is for dense models, and ``flops``
+        is required.
       flops: the target budget.
+      level: coverage of the intervals.
 
     Raises:
       UserError: the law does not predict loss from size and tokens, or there are neither runs nor ``flops``.
@@ -79,21 +82,22 @@ def loss_vs_compute(
         if flops is None:
             raise UserError("There are no runs to draw; give a target budget, such as flops=1e24.")
         size = np.sqrt([flops / 120])
-        table = compute_table(fit, Design(params_active=size, params_total=size, tokens=20 * size), flops=flops)
+        dense = Design(params_active=size, params_total=size, tokens=20 * size)
+        table = compute_table(fit, dense, flops=flops, level=level)
     else:
-        own = _runs_of(runs)
+        own = _runs_of(runs, fit)
         table = compute_table(fit, own.design, own.loss, flops=flops, level=level)
     return _drawn("loss-vs-compute", table)
 
 
-def profile(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
+def profile(fit: FitResult, runs: RunTable | Runs) -> Figure:
     """Return the profile likelihoods: the objective with each coefficient held fixed at other values."""
-    return _drawn("profile", evidence.profile_table(fit, _runs_of(runs)))
+    return _drawn("profile", evidence.profile_table(fit, _runs_of(runs, fit)))
 
 
-def starts(fit: FitResult, runs: ReadRuns | Runs) -> Figure:
+def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
     """Return the end points of the search's starts."""
-    return _drawn("starts", evidence.starts_table(fit, _runs_of(runs)))
+    return _drawn("starts", evidence.starts_table(fit, _runs_of(runs, fit)))
 
 
 def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
@@ -144,5 +148,6 @@ def _drawn(name: str, table: DataFrame) -> Figure:
     return draw(ALL[name], inputs_of(ALL[name], table=table))
 
 
-def _runs_of(runs: ReadRuns | Runs) -> Runs:
-    return runs.runs if isinstance(runs, ReadRuns) else runs
+def _runs_of(runs: RunTable | Runs, fit: FitResult | Law) -> Runs:
+    law = fit.law if isinstance(fit, FitResult) else fit
+    return runs if isinstance(runs, Runs) else read_table(runs, type(law), {}).runs

@@ -1,0 +1,34 @@
+"""Read the runs that functions of ``import moejax as mj`` take: read ones, a file or a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from moejax.errors import UserError
+from moejax.fit.tables.read_runs import ReadRuns, read_runs
+from moejax.say import say
+
+RunTable = str | Path | pd.DataFrame | ReadRuns
+"""The result of ``moejax.read_runs``, or a file or DataFrame to read."""
+
+
+def read_table(
+    runs: RunTable | Mapping[str, float], law: str | type | Sequence[str], reading: Mapping[str, Any]
+) -> ReadRuns:
+    """Return read runs as they are; read others with the options of ``moejax.read_runs``, and print their notes.
+
+    Raises:
+      UserError: the table cannot be read, or options are given for runs that are already read.
+    """
+    if isinstance(runs, ReadRuns):
+        if reading.keys() - {"also_told_apart_by"}:
+            raise UserError(f"{next(iter(reading))} is an option for reading tables; pass it to moejax.read_runs.")
+        return runs
+    read = read_runs(runs, law, **reading)
+    if read.notes:
+        say(*read.notes)
+    return read
