@@ -214,7 +214,8 @@ def next_runs(
         published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or
         coefficients by name. Pairs ``[("N*", {"flops": 1e24}), ("N*", {"flops": 1e25})]`` may repeat a name.
       flops: FLOPs of all new runs together.
-      chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak.
+      chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak, without masked attention
+        scores, as the MFU of a training's log.
       most: maximum number of new runs.
       like: architecture whose proportions the runs keep; by default those of the table.
       reach: maximum ratio of a run's parameters or tokens to the largest in the table.
@@ -239,6 +240,7 @@ def next_runs(
         inputs_of(laws),
         recipe_of(read, Recipe(budgets_tokens=()), sequence_length),
         most_flops=budget,
+        causal=flops is None,
         architecture=like,
         sequence_length=sequence_length,
         reach=reach,
@@ -249,7 +251,7 @@ def next_runs(
         laws,
         read,
         candidates,
-        RunBudget(flops=budget, runs=most),
+        RunBudget(flops=budget, runs=most, causal=flops is None),
         noise=noise,
         fixed=fixed,
         modes=modes,

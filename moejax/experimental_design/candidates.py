@@ -15,7 +15,7 @@ from moejax.design.build import integer_shape
 from moejax.design.coordinates import Coordinate, Shapes, Sizes
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
-from moejax.laws.accounting import design_of, params
+from moejax.laws.accounting import design_of, flops_per_token, params
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
 from moejax.minimise import sobol
@@ -44,6 +44,8 @@ class Candidates:
     """Fields with an entry per candidate."""
     flops: Float[np.ndarray, " candidates"]
     """Training FLOPs of each candidate."""
+    causal_flops: Float[np.ndarray, " candidates"]
+    """The same without the masked half of attention scores, the basis of MFU; ``flops`` for unknown architectures."""
     architectures: tuple[Architecture, ...] = ()
     """Architecture of each candidate, if known."""
     labels: tuple[str, ...] = ()
@@ -52,12 +54,17 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.flops)
 
+    def cost(self, causal: bool) -> Float[np.ndarray, " candidates"]:
+        """Return the FLOPs that count towards a budget."""
+        return self.causal_flops if causal else self.flops
+
     def only(self, kept: Sequence[int] | np.ndarray) -> Candidates:
         """Return the candidates with these indices."""
         numbers = [int(i) for i in np.asarray(kept)]
         return Candidates(
             design=design_from({name: np.asarray(v)[numbers] for name, v in known(self.design).items()}),
             flops=self.flops[numbers],
+            causal_flops=self.causal_flops[numbers],
             architectures=tuple(self.architectures[i] for i in numbers) if self.architectures else (),
             labels=tuple(self.labels[i] for i in numbers) if self.labels else (),
         )
@@ -76,7 +83,8 @@ def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
         flops = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
     else:
         raise UserError("The candidates have no cost; add a column flops, or columns params_active and tokens.")
-    return Candidates(design=design, flops=np.asarray(flops, float), labels=tuple(labels))
+    flops = np.asarray(flops, float)
+    return Candidates(design=design, flops=flops, causal_flops=flops, labels=tuple(labels))
 
 
 def like(
@@ -86,6 +94,7 @@ def like(
     *,
     most_flops: float,
     sequence_length: int,
+    causal: bool = False,
     reach: float = REACH,
     count: int = COUNT,
     least_tokens: float = 1.0,
@@ -98,6 +107,9 @@ def like(
     of the table's range. Inputs of the laws are varied like in ``moejax design`` (``design.shapes``): the width always,
     and the number of experts, top-k, expert width and shared experts if they are in ``inputs``. Other sizes keep their
     ratio to the width. Unique tokens do not exceed the table's maximum.
+
+    Args:
+      causal: True if ``most_flops`` limits ``causal_flops``.
 
     Raises:
       UserError: no candidate is within the budget, or an input is not part of a shape.
@@ -126,6 +138,9 @@ def like(
     if "unique_tokens" in inputs:
         design = replace(design, unique_tokens=np.minimum(design.tokens, runs.design.unique_tokens.max()))
     flops = np.asarray(design.flops, float)
+    without_mask = [flops_per_token(a, sequence_length).training_causal * tokens for a, tokens in seen]
+    causal_flops = np.asarray(without_mask, float)
+    cost = causal_flops if causal else flops
     inside = np.ones(len(designs), bool)
     for name, (low, high) in box.items():
         sizes = _sizes(design, name)
@@ -138,17 +153,17 @@ def like(
             f"No shape with the given proportions is within {reach:g} times the sizes of the table's runs; give an "
             f"architecture closer to the table ({argument('like')}), or a larger {argument('reach')}."
         )
-    cheapest = flops[inside].min()
-    inside &= flops <= most_flops
+    cheapest = cost[inside].min()
+    inside &= cost <= most_flops
     if not inside.any():
         raise UserError(
             f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
-            f"cheapest candidate costs {cheapest:.3g}); give a larger {argument('flops')} or {argument('reach')}."
+            f"cheapest candidate costs {cheapest:.3g}); give a larger budget or {argument('reach')}."
         )
     kept = np.flatnonzero(inside)
     if len(kept) > count:
         kept = np.random.default_rng(seed).choice(kept, count, replace=False)
-    drawn = Candidates(design=design, flops=flops, architectures=tuple(a for a, _ in seen))
+    drawn = Candidates(design=design, flops=flops, causal_flops=causal_flops, architectures=tuple(a for a, _ in seen))
     return drawn.only(np.sort(kept))
 
 

@@ -46,6 +46,8 @@ class RunBudget:
     runs: int
     repeats: int = 1
     """Maximum number of runs of one candidate."""
+    causal: bool = False
+    """True if the FLOPs exclude masked attention scores, as in chip-hours at an MFU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,8 +281,8 @@ def choose_runs(
     """
     if not (flops <= budget.flops).any():
         raise UserError(
-            f"The cheapest candidate costs {flops.min():.3g} FLOPs, above the budget of {budget.flops:.3g}; raise "
-            f"{argument('flops')}."
+            f"The cheapest candidate costs {flops.min():.3g} FLOPs, above the budget of {budget.flops:.3g}; raise the "
+            f"budget."
         )
     arrays = posterior_arrays(posteriors)
     relaxed = relax(arrays, flops, budget)

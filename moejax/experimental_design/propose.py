@@ -232,7 +232,7 @@ def propose(
         instead = tuple(one.name for one in coefficients)
         wanted = {name: [one.functional for one in coefficients]}
         posteriors = posteriors_for(wanted)
-    chosen = choose_runs(list(posteriors.values()), candidates.flops, budget)
+    chosen = choose_runs(list(posteriors.values()), candidates.cost(budget.causal), budget)
     return Proposal(
         plan=chosen,
         candidates=candidates,
@@ -384,6 +384,7 @@ def candidates_like(
     recipe: Mapping[str, Any],
     *,
     most_flops: float,
+    causal: bool = False,
     architecture: Architecture | None = None,
     sequence_length: int | None = None,
     reach: float = 4.0,
@@ -393,6 +394,7 @@ def candidates_like(
 
     Args:
       recipe: the recipe of the runs to train (``recipe_of``).
+      causal: True if ``most_flops`` excludes masked attention scores.
       reach: maximum ratio of a candidate's parameters and tokens to the table's largest.
     """
     optimizer = recipe.get("optimizer", {})
@@ -401,6 +403,7 @@ def candidates_like(
         inputs,
         read.runs,
         most_flops=most_flops,
+        causal=causal,
         sequence_length=sequence_length or recipe.get("data", {}).get("sequence_length", 4096),
         reach=reach,
         # A budget has at least two steps, and its warm-up ends before its decay starts.

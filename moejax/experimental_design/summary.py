@@ -14,6 +14,7 @@ import numpy as np
 from moejax.architecture import Architecture
 from moejax.design.build import changed_options
 from moejax.experimental_design.candidates import Candidates
+from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import Proposal
 from moejax.laws.accounting import params
 from moejax.laws.chips import Chip, flops_per_hour
@@ -203,15 +204,21 @@ def spread(deviation: float) -> str:
     return f"{deviation:.2%}" if deviation < 0.3 else f"a factor {np.exp(min(deviation, 700.0)):.3g}"
 
 
-def with_chip_hours(result: Result, budget: float, chip: Chip, mfu: float) -> Result:
-    """Add the budget and the proposed runs in FLOPs and in chip-hours at a share ``mfu`` of the chip's peak."""
-    per_hour, spent = flops_per_hour(chip.flops_per_second, mfu), result.data["flops"]
+def with_chip_hours(result: Result, proposal: Proposal, budget: RunBudget, chip: Chip, mfu: float) -> Result:
+    """Add the budget, and the proposed runs in FLOPs and in chip-hours at a share ``mfu`` of the chip's peak."""
+    per_hour = flops_per_hour(chip.flops_per_second, mfu)
+    hours = proposal.candidates.only(proposal.plan.order).causal_flops.sum() / per_hour
+    given = f"{budget.flops / per_hour:.3g} chip-hours" if budget.causal else f"{budget.flops:.3g} FLOPs"
+    counted = "without masked attention scores" if proposal.candidates.architectures else "the candidates' FLOPs"
     note = (
-        f"Budget: {budget:.3g} FLOPs, {budget / per_hour:.3g} chip-hours of {chip.name} at {mfu:.0%} of "
-        f"{chip.flops_per_second:.3g} FLOP/s (--chip, --mfu). These runs: {spent:.3g} FLOPs, "
-        f"{spent / per_hour:.3g} chip-hours."
+        f"Budget: {given}. These runs: {result.data['flops']:.3g} FLOPs, {hours:.3g} chip-hours of {chip.name} at "
+        f"{mfu:.0%} of {chip.flops_per_second:.3g} FLOP/s (--chip, --mfu; {counted})."
     )
-    data = {"budget_flops": budget, "budget_chip_hours": budget / per_hour, "chip_hours": spent / per_hour}
+    data = {
+        "budget_flops": None if budget.causal else budget.flops,
+        "budget_chip_hours": budget.flops / per_hour if budget.causal else None,
+        "chip_hours": float(hours),
+    }
     assumed = {"chip": chip.name, "chip_flops": chip.flops_per_second, "mfu": mfu}
     return dataclasses.replace(result, notes=[*result.notes, note], data=result.data | data | assumed)
 

@@ -10,8 +10,9 @@ from moejax.cli.config_file import load
 from moejax.experimental_design.summary import names_of
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
-from moejax.laws.accounting import design_of
+from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.catalogue import find
+from moejax.laws.chips import CHIPS, flops_per_hour
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.run_table import read, write
@@ -81,8 +82,9 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
     assert "row " in said
     assert said.count("these runs are expected to leave") == 3
     assert "optimal_params_active (N*) at flops = 1e+23: these" in said
-    hours = 1e20 / (989.4e12 * 0.4 * 3600)
-    assert f"Budget: 1e+20 FLOPs, {hours:.3g} chip-hours of NVIDIA H100 SXM at 40%" in said
+    assert "Budget: 1e+20 FLOPs. These runs:" in said
+    assert "chip-hours of NVIDIA H100 SXM at 40%" in said
+    assert "the candidates' FLOPs" in said
 
 
 def test_no_candidate_above_the_largest_run_is_proposed(table, tmp_path, capsys):
@@ -103,7 +105,28 @@ def test_candidates_and_sizes_have_the_names_of_the_table_and_a_budget_may_be_of
     said = capsys.readouterr().out
     assert "N_act" in said
     assert "mine-4e+08" in said
-    assert f"Budget: {100 * 459e12 * 0.5 * 3600:.3g} FLOPs, 100 chip-hours of TPU v5p at 50%" in said
+    assert "Budget: 100 chip-hours. These runs:" in said
+    assert "chip-hours of TPU v5p at 50%" in said
+
+
+def test_chip_hours_are_those_of_the_study_that_trains_the_runs(table, tmp_path, capsys):
+    asked = ["--target", LARGE, "--arch", "dense-6.1b", "--json", "--out", str(tmp_path), "--starts", "128"]
+    budget = ["--chip-hours", "50", "--chip", "h100", "--mfu", "0.4"]
+    assert main(["next", str(table), "--law", "chinchilla", "--k", "4", *budget, *asked]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["budget_chip_hours"] == pytest.approx(50)
+    assert said["chip_hours"] <= 50
+    study = load(Study, str(tmp_path / "study.py"), [])
+    chip = CHIPS["h100"]
+    of_runs = {(run["params_active"], run["tokens"]) for run in said["runs"]}
+    causal = sum(
+        float(flops_per_token(t.architecture, t.recipe.data.sequence_length).training_causal) * budget
+        for t in study.trainings()
+        for budget in t.recipe.budgets_tokens
+        if (float(design_of(t.architecture, 1.0).params_active), float(budget)) in of_runs
+    )
+    assert said["chip_hours"] == pytest.approx(causal / flops_per_hour(chip.flops_per_second, 0.4))
+    assert said["flops"] > causal
 
 
 def test_architectures_of_the_table_keep_its_names():
@@ -150,7 +173,7 @@ def test_runs_are_proposed_for_a_law_by_formula_with_columns_and_a_budget_of_its
         (("--target", "M*:flops=1e23"), "chinchilla has no coefficient or decision M*"),
         (("--target", LARGE, "--around", "nobody"), "nobody"),
         (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),
-        (("--target", LARGE, "--flops", "1e9", "--arch", "dense-6.1b"), "larger --flops or --reach"),
+        (("--target", LARGE, "--flops", "1e9", "--arch", "dense-6.1b"), "larger budget or --reach"),
     ],
 )
 def test_mistakes_are_sentences(table, capsys, more, says):

@@ -32,6 +32,7 @@ from moejax.wording import listed
 
 if TYPE_CHECKING:
     from moejax.experimental_design.candidates import Candidates
+    from moejax.experimental_design.experiment_plan import RunBudget
     from moejax.experimental_design.propose import Proposal
     from moejax.fit.tables.read_runs import ReadRuns
 
@@ -120,7 +121,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
 
         laws, fixed, chip = self._laws(), self.fixed, find(self.chip)
         per_hour = flops_per_hour(chip.flops_per_second, self.mfu)
-        budget = self.flops or (self.chip_hours or 0.0) * per_hour
+        flops = self.flops or (self.chip_hours or 0.0) * per_hour
+        budget = RunBudget(flops=flops, runs=self.k, repeats=self.repeats, causal=self.flops is None)
         inputs, targets = inputs_of(laws), [_target(text) for text in self.target]
         # A formula names the fitted column itself.
         read = self.read(self.runs, inputs if self.form is None else laws[self.form])
@@ -131,7 +133,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
                 laws,
                 read,
                 self._candidates(inputs, read, recipe, budget),
-                RunBudget(flops=budget, runs=self.k, repeats=self.repeats),
+                budget,
                 around=self._around(laws),
                 noise=self.noise,
                 fixed=fixed,
@@ -142,7 +144,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         if proposal.instead:
             what = ", ".join(self.target)
             say(f"! The fitted law has no answer to {what} yet: planned for its coefficients.")
-        result = with_chip_hours(summary(proposal), budget, chip, self.mfu)
+        result = with_chip_hours(summary(proposal), proposal, budget, chip, self.mfu)
         if self.best_by:
             result = replace(result, warnings=[_swept(self.best_by, laws.values()), *result.warnings])
         if self.out:
@@ -169,10 +171,12 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         (name,) = laws
         return {name: published(name, self.around).law}
 
-    def _candidates(self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any], budget: float) -> Candidates:
+    def _candidates(
+        self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any], budget: RunBudget
+    ) -> Candidates:
         from moejax.experimental_design.propose import candidates_like, candidates_of
 
-        most = min(budget, self.largest or budget)
+        most = min(budget.flops, self.largest or budget.flops)
         if self.candidates:
             return candidates_of(self.candidates, inputs, self.mapping(self.candidates), most)
         return candidates_like(
@@ -180,6 +184,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             inputs,
             recipe,
             most_flops=most,
+            causal=budget.causal,
             architecture=self.architecture(),
             sequence_length=self.sequence_length,
             reach=self.reach,
