@@ -84,7 +84,7 @@ class TrainingRun:
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Remove the logged lines of a phase after a step."""
-        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step))
+        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step, phase.start))
 
     def log_step(
         self,

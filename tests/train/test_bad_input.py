@@ -124,7 +124,7 @@ def test_a_pipe_in_a_logs_or_a_rows_place_is_not_waited_for(tmp_path):
     for use in (
         lambda: metrics.read(tmp_path / "metrics.jsonl"),
         lambda: metrics.last_lines(tmp_path / "metrics.jsonl", 1),
-        lambda: metrics.MetricsLog(tmp_path / "metrics.jsonl").rewind("trunk", 0),
+        lambda: metrics.MetricsLog(tmp_path / "metrics.jsonl").rewind("trunk", 0, 0),
         lambda: read_row(tmp_path, 4096),
     ):
         with pytest.raises(Damaged, match="is not a regular file"):

@@ -11,6 +11,7 @@ from interrupted import train_killed_at_every_log
 from moejax.train.directory import metrics
 from moejax.train.directory.metrics import LoggerConfig, MetricsLog, TensorBoardLogger, WandbLogger, scalars
 from moejax.train.mesh import MeshShape
+from moejax.train.training import phases
 
 LINE = {"phase": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
 
@@ -46,12 +47,13 @@ def shown(training):
     return choose
 
 
-def expected(folder, *, apart=metrics.OF_THE_CLOCK):
+def expected(folder, training, *, apart=metrics.OF_THE_CLOCK):
+    trunk, branches = phases(training)
     lines = list(metrics.read(folder / "metrics.jsonl"))
     return {
-        (phase, line["step"], tag): value
-        for phase in {line["phase"] for line in lines}
-        for line in metrics.history(lines, phase)
+        (phase.name, line["step"], tag): value
+        for phase in (trunk, *branches)
+        for line in metrics.history(lines, phase.name, phase.start)
         for tag, value in scalars(line).items()
         if tag not in apart
     }
@@ -70,24 +72,34 @@ def test_the_run_of_a_budget_begins_with_the_trunk_up_to_its_branch(tmp_path):
 
     log = MetricsLog(tmp_path / "metrics.jsonl", loggers=[recorder := Recorder()])
     values = {"loss": 1.0, "tokens": 1, "seconds": 1.0, "steps_done": 1}
-    for phase, start, end in (("trunk", 0, 6), ("branch-2", 2, 4), ("branch-4", 4, 6), ("branch-4", 5, 7)):
-        log.rewind(phase, start)
-        for step in range(start + 1, end + 1):
+    resumed = (("branch-4", 4, 5, 7), ("branch-4", 4, 7, 8))
+    for phase, start, at, end in (("trunk", 0, 0, 6), ("branch-2", 2, 2, 4), ("branch-4", 4, 4, 6), *resumed):
+        log.rewind(phase, at, start)
+        for step in range(at + 1, end + 1):
             log.write(phase, step, values)
     assert recorder.runs == {
         "trunk": [1, 2, 3, 4, 5, 6],
         "branch-2": [1, 2, 3, 4],
-        "branch-4": [1, 2, 3, 4, 5, 6, 7],
+        "branch-4": [1, 2, 3, 4, 5, 6, 7, 8],
     }
+
+
+def test_a_resumed_budget_has_no_lines_of_the_trunk_beyond_its_start():
+    trunk = [{"phase": "trunk", "step": step} for step in (90, 100, 103, 105, 110)]
+    own = [{"phase": "branch-1", "step": step} for step in (110, 120)]
+    for lines in (trunk, trunk + own):
+        kept = metrics.history(lines, "branch-1", 103)
+        assert [line["step"] for line in kept if line["phase"] == "trunk"] == [90, 100, 103]
+        assert [line for line in kept if line["phase"] != "trunk"] == lines[5:]
 
 
 @pytest.mark.slow
 def test_tensorboard_has_every_point_of_the_log_once(shown, tmp_path):
     pytest.importorskip("tensorboardX")
-    train_killed_at_every_log(shown(tensorboard=True), tmp_path)
+    train_killed_at_every_log(training := shown(tensorboard=True), tmp_path)
     found = points(tmp_path / "tensorboard")
     assert all(len(values) == 1 for values in found.values())
-    wanted = expected(tmp_path)
+    wanted = expected(tmp_path, training)
     assert {key for key in found if key[2] not in metrics.OF_THE_CLOCK} == set(wanted)
     assert all(found[key] == [pytest.approx(value, rel=1e-5)] for key, value in wanted.items())
     assert {key[0] for key in found} == {"trunk", "branch-2048", "branch-4096"}
@@ -98,7 +110,7 @@ def test_tensorboard_is_written_anew_from_what_the_log_keeps(tmp_path):
     pytest.importorskip("tensorboardX")
     for kept in ((), (1, 2)):
         log = MetricsLog(tmp_path / "metrics.jsonl", loggers=[logger := TensorBoardLogger(tmp_path / "tensorboard")])
-        log.rewind("trunk", max(kept, default=0))
+        log.rewind("trunk", max(kept, default=0), 0)
         for step in range(max(kept, default=0) + 1, 6):
             log.write(
                 "trunk", step, {"loss": 1.0 / step + len(kept), "tokens": step, "seconds": 1.0, "steps_done": step}
@@ -134,7 +146,7 @@ def test_wandb_is_shown_every_step_once(shown, tmp_path, monkeypatch):
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     monkeypatch.setattr(LoggerConfig, "check", lambda self: None)
-    train_killed_at_every_log(shown(wandb="routing"), tmp_path)
+    train_killed_at_every_log(training := shown(wandb="routing"), tmp_path)
     runs = {run.name: run for run in stand_in.runs.values()}
     assert set(runs) == {"small/trunk", "small/branch-2048", "small/branch-4096"}
     assert {(run.project, run.group) for run in runs.values()} == {("routing", "small")}
@@ -145,7 +157,7 @@ def test_wandb_is_shown_every_step_once(shown, tmp_path, monkeypatch):
         for tag, value in values.items()
         if tag not in metrics.OF_THE_CLOCK
     }
-    assert found == expected(tmp_path)
+    assert found == expected(tmp_path, training)
 
 
 @pytest.mark.filterwarnings("default")

@@ -225,9 +225,9 @@ def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
     path.write_text(line + '{"phase": "trunk", "st')
     assert [line["step"] for line in metrics.read(path)] == [1]
     log = metrics.MetricsLog(path)
-    log.rewind("trunk", 1)
+    log.rewind("trunk", 1, 0)
     assert path.read_text() == line
-    log.rewind("trunk", 0)
+    log.rewind("trunk", 0, 0)
     assert path.read_text() == ""
 
 

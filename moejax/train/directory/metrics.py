@@ -74,11 +74,14 @@ class MetricsLog:
         self._path, self._writes, self._log = path, writes, log
         self.loggers = loggers
 
-    def rewind(self, phase: str, step: int) -> int:
+    def rewind(self, phase: str, step: int, start: int) -> int:
         """Remove the lines of a phase after ``step``, from which it resumes, and any torn last line. Damaged lines are
         removed with a message.
 
         Return the last logged step of the phase; 0 if there is none.
+
+        Args:
+          start: step after which the phase starts.
         """
         lines, damaged = _lines(_bytes(self._path), whole=True)
         reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
@@ -88,7 +91,7 @@ class MetricsLog:
             kept = [line for line in lines if line["phase"] != phase or line["step"] <= step]
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
             for logger in self.loggers:
-                logger.begin(phase, history(kept, phase, step))
+                logger.begin(phase, history(kept, phase, start))
         return reached
 
     def lines(self) -> list[dict[str, Any]]:
@@ -109,17 +112,15 @@ class MetricsLog:
         return line
 
 
-def history(lines: Sequence[dict[str, Any]], phase: str, step: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of a phase; those of a branch after the trunk's up to its start, so that they are one run.
+def history(lines: Sequence[dict[str, Any]], phase: str, start: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of a phase after those of the trunk up to its start, so that they are one run.
 
     Args:
-      step: where a branch without lines starts.
+      start: step after which the phase starts; by default the one before its first line.
     """
     own = [line for line in lines if line["phase"] == phase]
-    if phase == TRUNK:
-        return own
-    first = own[0]["step"] if own else math.inf if step is None else step + 1
-    return [*(line for line in lines if line["phase"] == TRUNK and line["step"] < first), *own]
+    last = own[0]["step"] - 1 if start is None else start
+    return [*(line for line in lines if line["phase"] == TRUNK and line["step"] <= last), *own]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
