@@ -10,16 +10,14 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from moejax import input_file, table_file
 from moejax.errors import UserError
-from moejax.folder import atomic_write, check_as_written, write_text
+from moejax.folder import atomic_write, check_as_written
 from moejax.quantities import LARGEST, SMALLEST
 from moejax.run_sources import source
 from moejax.stored import foreign_json
@@ -33,7 +31,6 @@ Series = Any
 
 TABLE = "runs.parquet"
 """The run table in the folder of a study."""
-MOST_MAPPING_BYTES = 1_000_000
 WHOLE = 1e-9
 """Relative tolerance for whole numbers, for rounding errors of arithmetic."""
 
@@ -182,85 +179,6 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
     if path.is_dir():
         raise UserError(source.no_runs(path))
     return _by_suffix(path, _READERS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedMapping:
-    """Decisions on how the columns of a table are read, saved next to it."""
-
-    file: Path | None = None
-    """File of the mapping: ``runs.toml`` for ``runs.csv``, ``runs.csv.gz`` or ``runs.parquet``; None for a tracker."""
-    map: Mapping[str, str] = field(default_factory=dict)
-    """Expressions on the table's columns by our column name."""
-    trust_units: bool = False
-    """True if counts whose units look wrong are accepted."""
-
-
-def saved_mapping(path: str | Path) -> SavedMapping:
-    """Return the mapping that is saved next to a table; an empty one if there is none.
-
-    A TOML file with neither ``map`` nor ``trust_units`` is no mapping and is ignored.
-
-    Raises:
-      UserError: the file cannot be read, or has entries that a mapping has not.
-    """
-    path = Path(table_in(path))
-    ending = next((ending for ending in ENDINGS if path.name.endswith(ending)), None)
-    if ending is None or "://" in str(path):
-        return SavedMapping()
-    file = path.with_name(f"{path.name.removesuffix(ending)}.toml")
-    if not file.is_file():
-        return SavedMapping(file=file)
-    remedy = "correct it, or move it away"
-    try:
-        content = tomllib.loads(input_file.read_bytes(file, MOST_MAPPING_BYTES).decode("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}, the mapping of {path}, cannot be read ({told(error)}); {remedy}.") from error
-    if not {"map", "trust_units"} & {*content}:
-        return SavedMapping(file=file)
-    of_columns, trust = content.pop("map", {}), content.pop("trust_units", False)
-    if not isinstance(of_columns, dict) or not all(isinstance(one, str) for one in of_columns.values()):
-        raise UserError(f'{file}: map must be a table of texts, such as tokens = "step * 520000"; {remedy}.')
-    if not isinstance(trust, bool) or content:
-        wrong = f"has {shown(next(iter(content)))}" if content else "has a trust_units that is neither true nor false"
-        raise UserError(f"{file} {wrong}; a mapping has the table map and trust_units = true or false; {remedy}.")
-    return SavedMapping(file=file, map=of_columns, trust_units=trust)
-
-
-def save_mapping(path: str | Path, mapping: Mapping[str, str], *, trust_units: bool) -> Path | None:
-    """Save a mapping next to its table and return the file; None if the same one is saved already.
-
-    Raises:
-      UserError: the mapping is empty, a tracker has no table, the file has other content, or it cannot be written.
-    """
-    saved = saved_mapping(path)
-    if saved.file is None:
-        raise UserError(f"The columns of {path} cannot be saved, since it is not the file of a table.")
-    if not mapping and not trust_units:
-        raise UserError("There is no mapping to save; give --map NAME=EXPRESSION or --trust-units.")
-    if (dict(saved.map), saved.trust_units) == (dict(mapping), trust_units):
-        return None
-    if saved.file.exists():
-        raise UserError(
-            f"{saved.file} exists and is not overwritten; edit it, or move it away to save another mapping."
-        )
-    keys = {name: name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml_text(name) for name in mapping}
-    lines = [
-        f"# Columns of {Path(table_in(path)).name} as moejax reads them. --map takes precedence.",
-        *(["trust_units = true"] if trust_units else []),
-        "",
-        "[map]",
-        *(f"{keys[name]} = {_toml_text(expression)}" for name, expression in mapping.items()),
-    ]
-    try:
-        write_text(saved.file, "\n".join(lines) + "\n")
-    except OSError as error:
-        raise UserError(f"The mapping cannot be saved as {saved.file} ({says('the disk', error)}).") from error
-    return saved.file
-
-
-def _toml_text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Path:

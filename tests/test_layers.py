@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent / "moejax"
 BASE = {
     "architecture",
     "callable_module",
+    "column_mapping",
     "compilation_cache",
     "config",
     "errors",

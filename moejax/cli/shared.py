@@ -17,6 +17,7 @@ from moejax.wording import did_you_mean, told
 
 if TYPE_CHECKING:
     from moejax.architecture import Architecture
+    from moejax.column_mapping import ColumnMapping
     from moejax.fit.search.starts import Starts
     from moejax.fit.selection.holdout import Split
     from moejax.fit.tables.read_runs import ReadRuns
@@ -65,6 +66,8 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     for text in texts:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UserError(f"{option} {text!r} is not UTF-8; write it in UTF-8, as tables are.")
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (equals and name and value):
             raise UserError(f"{option} {text!r} has no name and value; write {option} NAME=VALUE.")
@@ -180,31 +183,31 @@ class TableOptions(Command):
         group=TABLE,
     )
 
-    def mapping(self, runs: Path | str) -> dict[str, str]:
+    def mapping(self, runs: Path | str | None) -> ColumnMapping:
         """Return the mapping of a table: the one saved next to it, and ``--map``, which takes precedence."""
-        from moejax import run_table
+        from moejax.column_mapping import column_mapping
 
-        return {**run_table.saved_mapping(runs).map, **pairs(self.map, "--map")}
+        return column_mapping(runs, pairs(self.map, "--map"), trust_units=self.trust_units)
 
     def keep_mapping(self, runs: Path | str) -> None:
         """Save the mapping of a table if ``--save-mapping`` is given, and print where.
 
         Raises:
-          UserError: ``--save-mapping`` names another file, or as in ``run_table.save_mapping``.
+          UserError: ``--save-mapping`` names another file, or as in ``column_mapping.save_mapping``.
         """
-        from moejax import run_table
+        from moejax.column_mapping import save_mapping, saved_mapping
         from moejax.say import say
 
         if self.save_mapping is None:
             return
-        saved = run_table.saved_mapping(runs)
-        if self.save_mapping and saved.file and saved.file.absolute() != Path(self.save_mapping).absolute():
+        file = saved_mapping(runs).file
+        if self.save_mapping and file and file.absolute() != Path(self.save_mapping).absolute():
             raise UserError(
-                f"--save-mapping is {self.save_mapping}, but commands look for the mapping of {runs} in {saved.file}; "
+                f"--save-mapping is {self.save_mapping}, but commands look for the mapping of {runs} in {file}; "
                 f"give that name, or none."
             )
-        trust_units = self.trust_units or saved.trust_units
-        if file := run_table.save_mapping(runs, self.mapping(runs), trust_units=trust_units):
+        columns = self.mapping(runs)
+        if file := save_mapping(runs, columns.expressions, trust_units=bool(columns.trusted_by)):
             say(f"Saved the mapping of {runs} as {file}; commands that read the table use it without --map.")
 
     def read(self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
@@ -272,7 +275,7 @@ class SignOptions(TableOptions):
         if twice := [text for number, text in enumerate(texts) if trees[number] in trees[:number]]:
             raise UserError(f"--form {twice[0]!r} is given twice; give every formula once.")
         frame = run_table.read_as_it_is(runs)
-        how: Mapping[str, Any] = {"mapping": self.mapping(runs), "loss": self.loss}
+        how: Mapping[str, Any] = {"mapping": self.mapping(runs).expressions, "loss": self.loss}
         of_each = {text: dict(law_of_formula(text, frame, **how).formula.signs) for text in texts}
         known = [name for each in of_each.values() for name in each]
         if unknown := [name for name in signs if name not in known]:

@@ -43,7 +43,6 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design, design_from, known
 from moejax.laws.law import without_effect
 from moejax.result import Result, Shown, imported
-from moejax.run_table import read_as_it_is
 from moejax.say import say
 from moejax.stored import foreign_json
 from moejax.wording import argument
@@ -344,14 +343,19 @@ def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
     return changed
 
 
-def candidates_of(table: Path, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float) -> Candidates:
-    """Return the rows of a table with at most ``most_flops`` as candidates.
+def candidates_of(
+    table: Path, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float, *, trust_units: bool = False
+) -> Candidates:
+    """Return the rows of a table with at most ``most_flops`` as candidates; it is read as ``read_runs`` reads it.
 
     Raises:
       UserError: no row has so few FLOPs.
     """
-    frame = read_as_it_is(table).assign(loss=1.0)
-    read = read_runs(frame, inputs, mapping={n: v for n, v in mapping.items() if n in inputs or n == "flops"})
+    # Candidates have no loss yet.
+    columns = {name: of for name, of in mapping.items() if name in (*inputs, "flops")} | {"loss": "1"}
+    read = read_runs(table, inputs, mapping=columns, trust_units=trust_units)
+    for note in read.notes:
+        say(f"{table}: {note}")
     every = of_table(read.runs, read.runs.models or [f"row {row}" for row in read.rows])
     affordable = [i for i in range(len(every)) if every.flops[i] <= most_flops]
     if not affordable:

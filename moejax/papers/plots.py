@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax import run_table
+from moejax.column_mapping import ColumnMapping
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
 from moejax.fit.selection.holdout import split_by
@@ -62,10 +63,9 @@ class PlotOptions:
     runs: Path | None
     read: Callable[[Any, Any, str], ReadRuns]
     """Function ``read(table, law_or_columns, loss_column)`` that returns the runs."""
-    mapping: Mapping[str, str]
+    mapping: ColumnMapping
     where: Sequence[str]
     loss: str
-    trust_units: bool
     synthetic: bool
     hold_out: str | None
     estimand: str | None
@@ -255,7 +255,8 @@ class GivenData:
             read = self._read(make.reads)
             split = split_by(read, self.options.hold_out) if self.options.hold_out else None
             law = self.fit.law if self.fit is not None and plot.law else None
-            runs, note = make.count(read.runs, read.frame) if "flops" not in self.options.mapping else (read.runs, "")
+            is_given = "flops" in self.options.mapping.expressions
+            runs, note = (read.runs, "") if is_given else make.count(read.runs, read.frame)
             for sentence in filter(None, (note, f"{plot.name}: fitting to {len(runs)} runs.")):
                 say(sentence)
             self.made[make.table] = make.table(runs, split, law)
@@ -292,17 +293,21 @@ def _points(figure: Figure) -> int:
 
 def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame:
     """Return the rows that --where selects, with columns renamed by --map and --loss."""
-    mapping = dict(options.mapping)
+    mapping = dict(options.mapping.expressions)
     if options.loss != "loss":
         mapping["loss"] = options.loss
     named = str(options.runs)
     ours = with_our_names(table, mapping)
-    kept, notes = select(mapped(ours.frame, mapping, named), options.where, named)
-    for note in (*ours.notes, *notes):
+    added = mapped(ours.frame, replace(options.mapping, expressions=mapping), named)
+    kept, notes = select(added, options.where, named)
+    for note in (*options.mapping.notes, *ours.notes, *notes):
         say(note)
     checked = run_table.check(kept, where=named, computed=mapping)
-    if of_runs and "loss" in checked and not options.trust_units:
-        check_units(checked, {**ours.read_from, **mapping}, named)
+    if of_runs and "loss" in checked:
+        read_from = {**ours.read_from, **mapping}
+        _, accepted = check_units(checked, read_from, named, trusted_by=options.mapping.trusted_by)
+        for note in accepted:
+            say(note)
     return checked
 
 

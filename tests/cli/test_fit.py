@@ -82,12 +82,12 @@ def test_a_saved_mapping_is_used_without_map_unless_map_gives_another(table, tmp
 @pytest.mark.parametrize(
     ("words", "content", "says"),
     [
-        (["--save-mapping", *MAPPED, "--map=seeds=seed"], '[map]\nloss = "val"', "is not overwritten"),
+        (["--save-mapping", *MAPPED, "--map=a=seed"], 'table="theirs.csv"\n[map]\nloss="val"', "is not overwritten"),
         (["--save-mapping", *MAPPED], 'name = "somebody else\'s"', "is not overwritten"),
         (["--save-mapping=mine.toml", *MAPPED], "", "theirs.toml; give that name, or none"),
         ([], "[map]\nloss = 3", "map must be a table of texts"),
         ([], "[map]\nloss = ", "cannot be read"),
-        ([], "[map]\n[units]", "has 'units'; a mapping has the table map"),
+        ([], "[map]\n[units]", "has 'units'; a mapping has table, the table map"),
     ],
 )
 def test_a_mapping_that_cannot_be_saved_or_read_is_named_and_stays(table, tmp_path, words, content, says):

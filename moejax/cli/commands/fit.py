@@ -295,7 +295,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         assert self.loss_law is not None
         if not is_formula(self.loss_law):
             return LAWS[law_name(self.loss_law)]
-        return law_of_formula(self.loss_law, run_table.read_as_it_is(self.runs), mapping=self.mapping(self.runs))
+        return law_of_formula(
+            self.loss_law, run_table.read_as_it_is(self.runs), mapping=self.mapping(self.runs).expressions
+        )
 
     def _follow_recipe(self) -> int:
         from moejax.papers import recipes
@@ -317,9 +319,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                     read = self.read(self.runs, recipes.INPUTS["zhao"])
                     held_out, starts = self._held_out("params_total"), self.initial_guesses()
                     result = recipes.zhao(read, held_out, starts, self.bootstrap, how)
-                case "tian" if not recipes.is_dense(self.runs, self.mapping(self.runs)):
+                case "tian" if not recipes.is_dense(self.runs, self.mapping(self.runs).expressions):
                     read = self.read(self.runs, recipes.INPUTS["tian"])
-                    counts_flops = "flops" not in self.mapping(self.runs)
+                    counts_flops = "flops" not in self.mapping(self.runs).expressions
                     result = recipes.tian(read, self.initial_guesses(), how, counts_flops=counts_flops)
                 case "abnar":
                     read = self.read(self.runs, recipes.INPUTS["abnar"])

@@ -21,6 +21,7 @@ from moejax.cli.shared import (
     SearchOptions,
     Share,
     numbers,
+    pairs,
 )
 from moejax.errors import UserError
 from moejax.folder import write_text
@@ -178,7 +179,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
 
         most = min(budget.flops, self.largest or budget.flops)
         if self.candidates:
-            return candidates_of(self.candidates, inputs, self.mapping(self.candidates), most)
+            mapping = pairs(self.map, "--map")
+            return candidates_of(self.candidates, inputs, mapping, most, trust_units=self.trust_units)
         return candidates_like(
             read,
             inputs,

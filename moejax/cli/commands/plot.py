@@ -9,7 +9,7 @@ from pathlib import Path
 from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import ConventionOptions, Positive, TableOptions, pairs
+from moejax.cli.shared import ConventionOptions, Positive, TableOptions
 from moejax.json_text import json_text
 from moejax.say import say
 
@@ -116,16 +116,14 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
 
     def _options(self):
         from moejax.papers.plots import PlotOptions
-        from moejax.run_table import saved_mapping
 
         return PlotOptions(
             fit=self.fit,
             runs=self.runs,
             read=lambda table, law, loss: replace(self, loss=loss).read(table, law),
-            mapping=pairs(self.map, "--map") if self.runs is None else self.mapping(self.runs),
+            mapping=self.mapping(self.runs),
             where=self.where,
             loss=self.loss,
-            trust_units=self.trust_units or (self.runs is not None and saved_mapping(self.runs).trust_units),
             synthetic=self.synthetic,
             hold_out=self.hold_out,
             estimand=self.estimand,

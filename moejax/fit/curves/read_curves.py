@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from moejax import run_table
+from moejax.column_mapping import column_mapping
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.tables.expression import mapped, select
@@ -156,7 +157,8 @@ def read_curves(
 
     Args:
       sources: one source or several; also in an object store (``s3://…``, ``gs://…``).
-      mapping: maps step, tokens, lr, loss or run to a column of the table, or to arithmetic on its columns.
+      mapping: maps step, tokens, lr, loss or run to a column of the table, or to arithmetic on its columns. It takes
+        precedence over the mapping that is saved next to a file (``moejax.column_mapping``).
       loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss give
         only the learning rate.
       where: conditions on the columns that a row must meet, as in ``read_runs``.
@@ -170,9 +172,10 @@ def read_curves(
     curves: list[LossCurve] = []
     notes: list[str] = []
     for source in sources if isinstance(sources, list | tuple) else [sources]:
-        for name, place, table in _tables(source, notes):
-            frame = run_table.with_flat_cells(table)
-            chosen, said = select(mapped(frame, mapping, place), where, place)
+        for name, place, table, file in _tables(source, notes):
+            frame, columns = run_table.with_flat_cells(table), column_mapping(file, mapping)
+            notes += columns.notes
+            chosen, said = select(mapped(frame, columns, place), where, place)
             chosen.attrs = dict(frame.attrs)
             notes += said
             if where:
@@ -200,12 +203,19 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
                 )
 
 
-def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
+class _Source(NamedTuple):
+    name: str
+    place: str
+    frame: DataFrame
+    file: Path | None = None
+
+
+def _tables(source: Any, notes: list[str]) -> list[_Source]:
     if not isinstance(source, str | Path):
-        return [("", "The table", source.reset_index(drop=True))]
+        return [_Source("", "The table", source.reset_index(drop=True))]
     source = run_source.source(str(source))
     if tracker := _tracker(source, notes):
-        return [(name, f"{source}, run {name}", frame) for name, frame in tracker]
+        return [_Source(name, f"{source}, run {name}", frame) for name, frame in tracker]
     if is_remote(source):
         return _stored_tables(str(source).rstrip("/"), notes)
     path = Path(source)
@@ -213,10 +223,11 @@ def _tables(source: Any, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
     if not logs:
         raise UserError(f"{path} contains no {METRICS}; give the folder of a run or a study, or tables of curves.")
     return [
-        (
+        _Source(
             log.parent.name if log.name == METRICS else log.name.partition(".")[0],
             str(log),
             run_table.read_as_it_is(log).reset_index(drop=True),
+            log,
         )
         for log in logs
     ]
@@ -238,7 +249,7 @@ def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, DataFrame]
     return runs
 
 
-def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, DataFrame]]:
+def _stored_tables(url: str, notes: list[str]) -> list[_Source]:
     """Read tables of curves from an object store, through a temporary directory."""
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as folder:
@@ -252,7 +263,7 @@ def _stored_tables(url: str, notes: list[str]) -> list[tuple[str, str, DataFrame
                     (here / log).parent.mkdir(parents=True, exist_ok=True)
                     storage.get_file(log, str(here / log))
         try:
-            return [(name, place.replace(str(here), url), frame) for name, place, frame in _tables(here, notes)]
+            return [_Source(one.name, one.place.replace(str(here), url), one.frame) for one in _tables(here, notes)]
         except UserError as error:
             raise UserError(told(error).replace(str(here), url)) from error
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -376,12 +376,9 @@ def _swapped_columns(table: RunTable) -> Iterator[Fault]:
     yield from (({"note": note}, None) for note in swapped(table.frame, table.law_inputs, table.source))
 
 
-DOUBTS = (
+ADVICE = (
     Check(_unit_gaps, "{note}"),
     Check(_swapped_columns, "{note}"),
-)
-"""Advice on units, which --trust-units turns off."""
-ADVICE = (
     Check(
         _perplexities,
         "The median of the column {column} is {median}; trained models rarely exceed 7 nats per token.",
@@ -440,6 +437,6 @@ ADVICE = (
 """Properties of valid tables that a user should know."""
 
 
-def advice(table: RunTable, checks: Sequence[Check] = ADVICE) -> list[str]:
+def advice(table: RunTable) -> list[str]:
     """Return the sentences of the checks that apply to a valid table."""
-    return [check.said(given) for check in checks for given, _ in check.faults(table)]
+    return [check.said(given) for check in ADVICE for given, _ in check.faults(table)]

@@ -11,13 +11,14 @@ import functools
 import operator
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from moejax import run_table
+from moejax.column_mapping import ColumnMapping
 from moejax.errors import UserError
 from moejax.laws.formula import Name, Reader, Tree, computed
 from moejax.run_table import DataFrame
@@ -274,14 +275,14 @@ def _is_column(value: Any) -> bool:
     return hasattr(value, "to_numpy")
 
 
-def mapped(frame: DataFrame, mapping: Mapping[str, str], named: str) -> DataFrame:
+def mapped(frame: DataFrame, mapping: ColumnMapping, named: str) -> DataFrame:
     """Return the table with columns added, from its columns or arithmetic on them.
 
     Raises:
       UserError: a column cannot be computed.
     """
     computed = {}
-    for name, expression in mapping.items():
+    for name, expression in mapping.expressions.items():
         if expression in frame.columns:
             computed[name] = frame[expression]
             continue
@@ -290,8 +291,9 @@ def mapped(frame: DataFrame, mapping: Mapping[str, str], named: str) -> DataFram
         except ValueError as error:
             near = nearest(expression, map(str, frame.columns))
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            origin = f" of {mapping.files[name]}" if name in mapping.files else ""
             raise UserError(
-                f"{named}: {name}={expression} cannot be computed: {told(error).rstrip('.')}.{hint}"
+                f"{named}: {name}={expression}{origin} cannot be computed: {told(error).rstrip('.')}.{hint}"
             ) from error
     return frame.assign(**computed)
 

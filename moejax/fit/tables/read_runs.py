@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
+from moejax.column_mapping import column_mapping
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.sweeps import settings
 from moejax.fit.sweeps.settings import is_setting, smooth_best_by
-from moejax.fit.tables.checks import ADVICE, DOUBTS, advice, check_rows, duplicates
+from moejax.fit.tables.checks import advice, check_rows, duplicates
 from moejax.fit.tables.column_names import (
     OUTPUTS,
     inverses,
@@ -80,7 +81,7 @@ def read_runs(
         or a pandas DataFrame.
       law: a law, its name, a formula, or the names of the required Design fields.
       mapping: maps a moejax column to a table column or to arithmetic: ``{"tokens": "step * 520000"}``. It takes
-        precedence over the mapping that is saved next to a file (``run_table.saved_mapping``).
+        precedence over the mapping that is saved next to a file (``moejax.column_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
       loss: the fitted column; by default, the column of the law's output if the law does not predict a loss.
       group: a column whose equal values form a group; by default ``group``, if the table has this column. Otherwise
@@ -106,13 +107,12 @@ def read_runs(
     where, best_by = ([one] if isinstance(one, str) else list(one) for one in (where, best_by))
     if smooth and not best_by:
         raise UserError("--smooth needs the settings of a sweep; add --best-by, such as --best-by learning_rate.")
-    saved = run_table.saved_mapping(path) if isinstance(path, (str, Path)) else run_table.SavedMapping()
-    mapping, trust_units = dict(mapping or {}), trust_units or saved.trust_units
-    table, undecided = _named_columns(path, law, {**saved.map, **mapping}, loss)
-    if taken := [f"{name} from {expression}" for name, expression in saved.map.items() if name not in mapping]:
-        table.notes.append(f"Columns by {saved.file}: {', '.join(taken)}.")
+    columns = column_mapping(path, mapping, trust_units=trust_units)
+    table, undecided = _named_columns(path, law, dict(columns.expressions), loss)
+    table.notes += columns.notes
+    undecided = (*undecided, *columns.notes)
     table.weight, table.group = weight, group
-    table.frame = mapped(table.frame, table.mapping, table.named)
+    table.frame = mapped(table.frame, replace(columns, expressions=table.mapping), table.named)
     fill_dense_rows(table)
     table.frame, selected = select(table.frame, where, table.named)
     table.notes += selected
@@ -122,20 +122,22 @@ def read_runs(
     table.compared = [name for name in also_told_apart_by if table.has(name) and name not in table.needed]
     check_rows(table, drop=drop_invalid)
     table.notes += _other_budget(table)
-    wrong_units = {} if trust_units else check_units(table.frame, table.source, table.named, table.law_inputs)
+    wrong_units, accepted = check_units(
+        table.frame, table.source, table.named, table.law_inputs, trusted_by=columns.trusted_by
+    )
+    table.notes += accepted
     known = _known_columns(table, wrong_units, also_told_apart_by)
     steps = _best_of_sweeps(table, best_by, known, undecided, smooth=smooth, drop=drop_invalid) if best_by else None
     if drop_duplicates:
         _drop_duplicates(table)
     runs = _runs(table, known, steps, smooth=smooth)
     believed = replace(table, frame=table.frame.drop(columns=list(wrong_units)))
-    doubts = [] if trust_units else advice(believed, DOUBTS)
     fitted = {"loss": table.loss} if table.loss not in ("loss", table.output) else {}
     return ReadRuns(
         runs=runs,
         rows=table.frame.index.to_numpy() + 1,
         frame=table.frame.reset_index(drop=True),
-        notes=(*table.notes, *table.dropped, *doubts, *advice(believed, ADVICE)),
+        notes=(*table.notes, *table.dropped, *advice(believed)),
         dropped=tuple(table.dropped),
         read_from={**table.source, **fitted},
     )

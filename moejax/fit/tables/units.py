@@ -43,18 +43,19 @@ class Source:
 
 
 def check_units(
-    frame: DataFrame, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = ()
-) -> dict[str, str]:
-    """Return the columns with wrong units, with the reason.
+    frame: DataFrame, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = (), *, trusted_by: str = ""
+) -> tuple[dict[str, str], list[str]]:
+    """Return the columns with wrong units, with the reason, and notes on those that are accepted.
 
     FLOPs that contradict sizes and tokens always raise an error, because any of the three may be wrong.
 
     Args:
       read_from: expressions for columns that are computed or that the file has under another name.
       inputs: columns that the law reads; by default, all columns.
+      trusted_by: file or option that accepts wrong units; empty if they are errors.
 
     Raises:
-      UserError: a column that the law reads has wrong units.
+      UserError: a column that the law reads has wrong units, and they are not accepted.
     """
     values = {name: frame[name].to_numpy(np.float64) for name in COUNTED if name in frame.columns}
     values = {name: column for name, column in values.items() if np.isfinite(column).all() and (column > 0).all()}
@@ -70,9 +71,11 @@ def check_units(
             wrong[name] = _out_of_range(name, column, rows, frame.index, values, sources)
     contradicted = {} if wrong else _contradicted(values, frame.index, sources)
     wrong |= contradicted or ({} if wrong else _per_param(values, sources))
+    if trusted_by:
+        return {}, [f"Units accepted by {trusted_by}: {why}." for why in wrong.values()]
     if reasons := [why for name, why in wrong.items() if name in (inputs or wrong) or name in contradicted]:
         raise UserError(f"{named}: {'; '.join(reasons)}. If the numbers are correct, pass --trust-units.")
-    return wrong
+    return wrong, []
 
 
 def _out_of_range(

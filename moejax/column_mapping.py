@@ -1,0 +1,160 @@
+"""Map a table's columns to ours: by the expressions that the user gives, and by those saved next to the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moejax import input_file
+from moejax.errors import UserError
+from moejax.run_table import ENDINGS, table_in
+from moejax.wording import says, shown, told
+
+MOST_BYTES = 1_000_000
+KEYS = {"table", "map", "trust_units"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedMapping:
+    """Decisions on how the columns of one table are read, saved next to it."""
+
+    file: Path | None = None
+    """File of the mapping: ``runs.toml`` for ``runs.csv``, ``runs.csv.gz`` or ``runs.parquet``; None for a tracker."""
+    map: Mapping[str, str] = field(default_factory=dict)
+    """Expressions on the table's columns by our column name."""
+    trust_units: bool = False
+    """True if counts whose units look wrong are accepted."""
+    note: str = ""
+    """Sentence on a file that is of another table and therefore not used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnMapping:
+    """Decisions on how the columns of a table are read, each with its origin."""
+
+    expressions: Mapping[str, str]
+    """Expressions on the table's columns by our column name."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """File of each expression that was saved."""
+    trusted_by: str = ""
+    """File or option by which counts whose units look wrong are accepted; empty if they are refused."""
+    notes: tuple[str, ...] = ()
+
+
+def column_mapping(table: Any, given: Mapping[str, str] | None = None, *, trust_units: bool = False) -> ColumnMapping:
+    """Return the mapping of a table: the one saved next to its file, and the given one, which takes precedence.
+
+    Raises:
+      UserError: as ``saved_mapping``.
+    """
+    given = given or {}
+    saved = saved_mapping(table) if isinstance(table, (str, Path)) else SavedMapping()
+    files = {name: saved.file for name in saved.map if name not in given and saved.file is not None}
+    taken = ", ".join(f"{name} from {saved.map[name]}" for name in files)
+    return ColumnMapping(
+        expressions={**saved.map, **given},
+        files=files,
+        trusted_by="--trust-units" if trust_units else str(saved.file) if saved.trust_units else "",
+        notes=(*filter(None, [saved.note]), *([f"Columns by {saved.file}: {taken}."] if taken else [])),
+    )
+
+
+def saved_mapping(path: str | Path) -> SavedMapping:
+    """Return the mapping that is saved next to a table; an empty one if there is none, or if it is of another table.
+
+    A TOML file with neither ``map`` nor ``trust_units`` is no mapping and is ignored.
+
+    Raises:
+      UserError: the file cannot be read, names no table, or has entries that a mapping has not.
+    """
+    path = Path(table_in(path))
+    ending = next((ending for ending in ENDINGS if path.name.endswith(ending)), None)
+    if ending is None or "://" in str(path):
+        return SavedMapping()
+    file = path.with_name(f"{path.name.removesuffix(ending)}.toml")
+    if not file.is_file():
+        return SavedMapping(file=file)
+    remedy = "correct it, or move it away"
+    try:
+        content = tomllib.loads(input_file.read_bytes(file, MOST_BYTES).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file}, the mapping of {path}, cannot be read ({told(error)}); {remedy}.") from error
+    if not {"map", "trust_units"} & {*content}:
+        return SavedMapping(file=file)
+    of_columns, trust, table = content.get("map", {}), content.get("trust_units", False), content.get("table")
+    if not isinstance(of_columns, dict) or not all(isinstance(one, str) for one in of_columns.values()):
+        raise UserError(f'{file}: map must be a table of texts, such as tokens = "step * 520000"; {remedy}.')
+    if not isinstance(trust, bool) or not {*content} <= KEYS:
+        unknown = [key for key in content if key not in KEYS]
+        wrong = f"has {shown(unknown[0])}" if unknown else "has a trust_units that is neither true nor false"
+        raise UserError(
+            f"{file} {wrong}; a mapping has table, the table map and trust_units = true or false; {remedy}."
+        )
+    if not isinstance(table, str):
+        raise UserError(
+            f"{file} does not name the table that it maps. Add the first line table = {_toml_text(path.name)} if it is "
+            f"of {path}, or move it away."
+        )
+    if table != path.name:
+        return SavedMapping(file=file, note=f"{file} maps the table {shown(table)} and is not used for {path}.")
+    return SavedMapping(file=file, map=of_columns, trust_units=trust)
+
+
+def save_mapping(path: str | Path, mapping: Mapping[str, str], *, trust_units: bool) -> Path | None:
+    """Save a mapping next to its table and return the file; None if the same one is saved already.
+
+    Raises:
+      UserError: the mapping is empty, a tracker has no table, the file exists with other content, or it cannot be
+        written.
+    """
+    saved = saved_mapping(path)
+    if saved.file is None:
+        raise UserError(f"The columns of {path} cannot be saved, since it is not the file of a table.")
+    if not mapping and not trust_units:
+        raise UserError("There is no mapping to save; give --map NAME=EXPRESSION or --trust-units.")
+    if (dict(saved.map), saved.trust_units) == (dict(mapping), trust_units):
+        return None
+    keys = {name: name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml_text(name) for name in mapping}
+    lines = [
+        "# Columns of a table as moejax reads them. --map takes precedence.",
+        f"table = {_toml_text(Path(table_in(path)).name)}",
+        *(["trust_units = true"] if trust_units else []),
+        "",
+        "[map]",
+        *(f"{keys[name]} = {_toml_text(expression)}" for name, expression in mapping.items()),
+    ]
+    _create(saved.file, "\n".join(lines) + "\n")
+    return saved.file
+
+
+def _create(file: Path, text: str) -> None:
+    """Write a complete new file. A hard link replaces neither a dangling link nor the file of another process."""
+    partial = file.with_name(f".{os.getpid()}.toml")
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{str(file)!r}: the table's name is not UTF-8; rename the table to save a mapping.") from error
+    try:
+        partial.write_bytes(content)
+        os.link(partial, file)
+    except FileExistsError as error:
+        raise UserError(
+            f"{file} exists and is not overwritten; edit it, or move it away to save another mapping."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"The mapping cannot be saved as {file} ({says('the disk', error)}). Leave out --save-mapping, or copy the "
+            f"table to a folder with space that you may write to."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _toml_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
