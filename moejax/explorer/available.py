@@ -14,11 +14,17 @@ from moejax.explorer.knobs import START
 from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.fit.tables.column_names import with_derived
 from moejax.fit.tables.read_runs import read_runs
+from moejax.folder import is_file
 from moejax.laws import PUBLISHED
 from moejax.laws.law import Published
 from moejax.laws.predict import law_and_constants
 from moejax.run_table import DataFrame
 from moejax.say import say
+
+FITS = ("fit.json", "fit/fit.json")
+"""Fits of the working directory that the page opens on."""
+PREDICTIONS = "predictions.csv"
+"""Table of the fitted runs next to a fit, as ``moejax fit --out`` writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,18 +112,28 @@ def find_available(source: str = "", law: str = "") -> Available:
     return Available(laws={**own, **published}, law=opened, runs=runs)
 
 
+def default_fit() -> str:
+    """Return the fit in the working directory, if there is one; files that are no fit are skipped with a note."""
+    for place in filter(is_file, map(Path, FITS)):
+        try:
+            load_of_runs(place)
+        except UserError as error:
+            say(f"Not opened: {error}")
+        else:
+            return str(place)
+    return ""
+
+
 def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame | None]:
     if not source.exists():
         raise UserError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing.")
     if source.is_file():
         if source.name.endswith(run_table.ENDINGS):
             return {}, _runs(source)
-        beside = source.parent / "predictions.csv"
+        beside = source.parent / PREDICTIONS
         return _fits([source]), _runs(beside) if beside.exists() else None
     files = [*sorted(source.glob("fits/*.json")), *source.glob("fit.json")]
-    tables = [
-        path for path in (source / "runs.parquet", source / "runs.csv", source / "predictions.csv") if path.exists()
-    ]
+    tables = [path for path in (source / "runs.parquet", source / "runs.csv", source / PREDICTIONS) if path.exists()]
     if not files and not tables:
         raise UserError(
             f"{source} contains neither fit.json, nor fits/, nor runs.parquet; `moejax fit --out DIR` and `moejax "
@@ -137,9 +153,18 @@ def _fits(files: list[Path]) -> dict[str, AvailableLaw]:
 
 
 def _runs(path: Path) -> DataFrame:
-    """Return the runs of a table, read as ``moejax fit`` reads it; its notes go to stderr."""
-    read = read_runs(path, (), drop_invalid=True)
-    if read.notes:
+    """Return the runs of a table, read as ``moejax fit`` reads it; notes on a user's table go to stderr."""
+    is_of_fit = path.name == PREDICTIONS
+    try:
+        read = read_runs(path, (), drop_invalid=True, trust_units=is_of_fit)
+    except UserError as error:
+        if "--" not in str(error):
+            raise
+        raise UserError(
+            f"{error} moejax explore has none of these options; save them for {path} with moejax fit {path} … "
+            f"--save-mapping."
+        ) from error
+    if read.notes and not is_of_fit:
         say(*read.notes)
     table = with_derived(read.frame)
     if not {"flops", "params_active", "tokens"} & set(table):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shlex
 import shutil
 
@@ -14,7 +15,7 @@ from page_in_node import PageInNode
 from moejax.__main__ import main
 from moejax.cli.command_line import USERS
 from moejax.errors import UserError
-from moejax.explorer.available import find_available
+from moejax.explorer.available import default_fit, find_available
 from moejax.explorer.javascript import javascript
 from moejax.explorer.knobs import KNOBS, PRESETS, START, STRUCTURE, VALUES, design_of, of_architecture, preset
 from moejax.explorer.page import LEVEL, WITHIN, opens_on, page
@@ -237,6 +238,27 @@ def test_the_page_opens_on_the_law_asked_for_or_on_a_fit_here_and_says_which(own
     assert "Opens on your fit fit.json." in capsys.readouterr().out
 
 
+def test_a_file_that_is_no_fit_is_skipped_with_a_note_and_not_read_if_a_law_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "fit.json").write_text('{"mine": 1}')
+    monkeypatch.chdir(tmp_path)
+    assert default_fit() == ""
+    assert "Not opened: fit.json" in capsys.readouterr().err
+    assert main(["explore", "--export", "page.html", "--law", "zhao"]) == 0
+    shown = capsys.readouterr()
+    assert "Opens on five_factor" in shown.out
+    assert "Not opened" not in shown.err
+
+
+def test_a_fit_to_runs_of_accepted_units_is_drawn_with_them_and_a_table_is_asked_for_its_mapping(own_fit, tmp_path):
+    runs = pd.read_csv(own_fit / "runs.csv").assign(tokens=lambda frame: frame["tokens"] / 1e9)
+    for name in ("predictions.csv", "runs.csv"):
+        runs.to_csv(tmp_path / name, index=False)
+    shutil.copy(own_fit / "fit.json", tmp_path)
+    assert len(find_available(str(tmp_path / "fit.json")).runs) == 36
+    with pytest.raises(UserError, match=r"runs.csv: .*pass --trust-units. moejax explore has none .* --save-mapping"):
+        find_available(str(tmp_path / "runs.csv"))
+
+
 def test_a_table_alone_shows_its_runs_beside_the_published_laws(own_fit):
     available = find_available(str(own_fit / "runs.csv"))
     assert not available.own
@@ -296,9 +318,12 @@ def test_the_page_is_written_and_nothing_else_is_replaced(tmp_path, capsys):
         assert main(["explore", "--export", str(path)]) == 0
     assert str(path) in capsys.readouterr().out
     path.write_text("mine")
-    assert main(["explore", "--export", str(path)]) == USERS
+    (tmp_path / "link.html").symlink_to("nowhere.html")
+    os.mkfifo(tmp_path / "pipe.html")
+    for other in (path, tmp_path / "link.html", tmp_path / "pipe.html", tmp_path, "/dev/zero"):
+        assert "is not a page of moejax explore" in complaint(capsys, "--export", str(other))
     assert path.read_text() == "mine"
-    assert "is not a page of moejax explore" in capsys.readouterr().err
+    assert os.readlink(tmp_path / "link.html") == "nowhere.html"
 
 
 def complaint(capsys, *words):

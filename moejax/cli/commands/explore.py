@@ -9,6 +9,7 @@ import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 
+from moejax import input_file
 from moejax.cli.options import Command, argument, option
 from moejax.cli.shared import LAW, law_or_fit
 from moejax.errors import UserError
@@ -21,8 +22,8 @@ moejax explore
 moejax explore fit/fit.json
 moejax explore runs.csv --law fit
 moejax explore runs/quickstart --export explorer.html"""
-FITS = ("fit.json", "fit/fit.json")
-"""Fits of the working directory that the page opens on."""
+TITLE = b"<title>moejax: laws"
+"""Start of a page's title, in its first bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +44,13 @@ class ExploreCommand(Command, name="explore"):
     no_browser: bool = option(False, "write a temporary file, and open nothing")
 
     def run(self) -> None:
-        from moejax.explorer.available import find_available
+        from moejax.explorer.available import default_fit, find_available
         from moejax.explorer.page import opens_on, page
 
         path = self.export
-        if path is not None and path.exists() and b"<title>moejax: laws" not in path.read_bytes()[:400]:
+        if path is not None and os.path.lexists(path) and not _is_page(path):
             raise UserError(f"{path} exists and is not a page of moejax explore; give another name to --export.")
-        source = self.source or next((place for place in FITS if Path(place).is_file()), "")
+        source = self.source or ("" if self.law else default_fit())
         available = find_available(source, self.law or "")
         text = page(available)
         if path is None:
@@ -64,6 +65,15 @@ class ExploreCommand(Command, name="explore"):
             say(f"Wrote {path} ({len(text) / 1e6:.1f} MB); open it in a browser.", file=sys.stdout)
         if self.export is None and not self.no_browser and has_display():
             webbrowser.open(path.resolve().as_uri())
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        input_file.check(path)
+        with path.open("rb") as file:
+            return TITLE in file.read(400)
+    except (OSError, UserError):
+        return False
 
 
 def has_display() -> bool:
