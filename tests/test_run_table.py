@@ -40,6 +40,13 @@ def test_flops_whose_products_no_number_holds_are_refused_in_every_reader(flops)
     assert len(read_runs(frame, ("flops",), drop_invalid=True).runs.loss) == 2
 
 
+@pytest.mark.parametrize("law", [("flops",), ("flops", "loss")])
+def test_a_loss_whose_powers_underflow_is_refused_whether_it_is_fitted_or_read(law):
+    frame = pd.DataFrame({"flops": [1e18, 1e19, 2e19], "loss": [3.0, 1e-299, 2.8], "score": [0.5, 0.6, 0.7]})
+    with pytest.raises(ValueError, match=r"loss is not from 1e-60 to 1e\+60 in 1 of 3 rows \(row 2\)"):
+        read_runs(frame, law, loss="score" if "loss" in law else "loss")
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     path = run_table.write(ROWS, tmp_path / "runs.parquet")
     before = path.read_bytes()

@@ -73,9 +73,9 @@ def _not_positive(table: RunTable) -> Iterator[Fault]:
 
 
 def _beyond(table: RunTable) -> Iterator[Fault]:
-    for column in _positive(table):
-        if column != table.loss:
-            yield {"column": column, "range": run_table.WITHIN}, run_table.beyond(table.frame[column]).to_numpy()
+    # A law of scores reads the loss.
+    for column in dict.fromkeys((*_positive(table), *({"loss"} & {*table.needed}))):
+        yield {"column": column, "range": run_table.WITHIN}, run_table.beyond(table.frame[column]).to_numpy()
 
 
 def _negative_loss(table: RunTable) -> Iterator[Fault]:
