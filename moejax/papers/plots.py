@@ -31,7 +31,7 @@ from moejax.report import sources
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
-from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, inputs_of
+from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, figures_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame
 from moejax.say import ProgressCallback, say
@@ -81,6 +81,13 @@ class DrawnFigures:
 
     figures: Mapping[str, Figure]
     left_out: Sequence[str]
+
+
+def figures_and_folders(words: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Split words into figures and, after the figure ``loss``, folders of trainings or studies."""
+    start = words.index("loss") if "loss" in words else len(words)
+    folders = [word for word in words[start:] if not figures_of(word, ALL)]
+    return [word for word in words if word not in folders], list(map(Path, folders))
 
 
 def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback) -> DrawnFigures:
@@ -231,6 +238,11 @@ class GivenData:
         path = self.options.runs
         if name == "loss" and self.options.folders:
             return sources.losses_table(*self.options.folders)
+        if name == "loss" and path is None:
+            raise UserError(
+                "loss is drawn from the logs of trainings; name the folder of a training or a study after it, as in "
+                "moejax plot loss runs/quickstart."
+            )
         if path is None:
             return None
         key = name if self._differs_by_figure() else ""
@@ -314,6 +326,8 @@ def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame
 def formats_of(text: str) -> list[str]:
     """Return the formats in a comma-separated text."""
     names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--format {text!r} names no format; choose from {', '.join(FORMATS)}.")
     for name in names:
         if name not in FORMATS:
             raise UserError(f"Unknown figure format '{name}'; choose from {', '.join(FORMATS)}.")

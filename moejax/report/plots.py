@@ -208,13 +208,21 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
     """
     named: dict[str, Plot] = {}
     for word in words:
-        asked = word.lower().replace("_", "-").replace(" ", "-")
-        prefixed = [name for name in plots if asked == "all" or name.startswith(f"{asked}-")]
-        own = [asked] if asked in plots else prefixed
+        own = figures_of(word, plots)
         if not own:
-            raise UserError(f"There is no figure '{word}'; {did_you_mean(asked, plots)} --list names all.")
+            raise UserError(f"There is no figure '{word}'; {did_you_mean(_plain(word), plots)} --list names all.")
         named |= {name: plots[name] for name in own}
     return list(named.values())
+
+
+def figures_of(word: str, plots: Iterable[str]) -> list[str]:
+    """Return the names of the figures that a word selects; none if it is neither a figure nor a paper."""
+    asked = _plain(word)
+    return [asked] if asked in plots else [one for one in plots if asked == "all" or one.startswith(f"{asked}-")]
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "-").replace(" ", "-")
 
 
 def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:

@@ -390,6 +390,12 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
     ("words", "sentence"),
     [
         (["zhao-18"], "There is no figure 'zhao-18'; did you mean"),
+        (["zhao-16", "--format", ""], "--format '' names no format; choose from png, svg, pdf."),
+        (["zhao-16", "--format", ","], "--format ',' names no format; choose from png, svg, pdf."),
+        (["loss"], "name the folder of a training or a study after it"),
+        (["loss", "nowhere/nope"], "nowhere/nope has no metrics.jsonl of a training"),
+        (["loss", "nowhere", "--runs", "runs.csv"], "so --runs runs.csv is not used"),
+        (["nowhere", "loss"], "There is no figure 'nowhere'"),
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "One of NAME, --paper, --list or --gallery is required"),
         (["tian-16"], "give one with --runs"),

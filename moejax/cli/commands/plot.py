@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
 from moejax.cli.shared import ConventionOptions, Positive, TableOptions
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.say import say
+from moejax.wording import listed
 
 EXAMPLE = """\
 moejax plot --list
@@ -62,12 +65,6 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     out: Path = option(Path("figures"), "output folder", metavar="DIR", output=True)
     gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and stop", metavar="DIR", output=True)
 
-    @property
-    def _folders(self) -> tuple[Path, ...]:
-        """Folders among the names, of which the figure ``loss`` is drawn."""
-        others = [name for name in self.names if name != "loss"]
-        return tuple(Path(name) for name in others if len(others) < len(self.names) and Path(name).is_dir())
-
     def run(self) -> None:
         from moejax.papers.plots import (
             ALL,
@@ -76,6 +73,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             draw_named,
             draw_paper,
             every_figure,
+            figures_and_folders,
             formats_of,
             write,
         )
@@ -89,8 +87,13 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             with out_folder(self.gallery, shared=True), progress_display() as update:
                 say(write_gallery(self.gallery, ALL.values(), update), file=sys.stdout)
             return
-        formats, given = formats_of(self.format), GivenData(self._options())
-        names = [name for name in self.names if Path(name) not in self._folders]
+        names, folders = figures_and_folders(self.names)
+        if folders and self.runs is not None and {*names} == {"loss"}:
+            raise UserError(
+                f"loss is drawn of the folders after it ({listed(map(str, folders))}), so --runs {self.runs} is not "
+                f"used; leave it out, or name it as a folder."
+            )
+        formats, given = formats_of(self.format), GivenData(self._options(folders))
         if self.paper is not None:
             with out_folder(self.out), progress_display() as update:
                 result = draw_paper(self.paper, given, self.out, formats, update)
@@ -114,7 +117,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             say(f"{name}: {one['title']}. {', '.join(one['files'])}{made_up}", file=sys.stdout)
         say(f"Wrote to {self.out}.")
 
-    def _options(self):
+    def _options(self, folders: Sequence[Path]):
         from moejax.papers.plots import PlotOptions
 
         return PlotOptions(
@@ -128,6 +131,6 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             hold_out=self.hold_out,
             estimand=self.estimand,
             flops=self.flops,
-            folders=self._folders,
+            folders=folders,
             active_convention=self.active_convention,
         )
