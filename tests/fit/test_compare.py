@@ -174,7 +174,7 @@ def test_the_isoflop_surface_is_left_out_with_the_reason():
     found = compare(
         of_the_loss(LAWS, ["chinchilla", "isoflop_surface"]), known_runs(), [largest(known_runs(), "tokens")]
     )
-    assert "one budget" in found.left_out["isoflop_surface"]
+    assert "one FLOP budget" in found.left_out["isoflop_surface"]
 
 
 def test_how_far_a_law_is_behind_the_best_has_an_interval_and_a_law_is_not_behind_itself(found):
