@@ -1,4 +1,4 @@
-"""Plans: trainings compiled for chips that need not be present, with their memory, time and cost.
+"""Plans: training runs compiled for chips that need not be present, with their memory, time and cost.
 
 Calling the package, as ``moejax.plan(…)``, calls ``moejax.api.commands.plan``.
 """

@@ -1,4 +1,4 @@
-"""Estimate memory and time of a training on a mesh by arithmetic alone, to choose candidates worth compiling.
+"""Estimate memory and time of a training run on a mesh by arithmetic alone, to choose candidates worth compiling.
 
 An estimate takes milliseconds. It counts the bytes that the program is written to send and to hold; what XLA adds or
 saves is not known before compilation.
@@ -27,14 +27,14 @@ from moejax.train.training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticEstimate:
-    """Estimated memory and time of a training, before compilation."""
+    """Estimated memory and time of a training run, before compilation."""
 
     memory_bytes: float
     roofline: Roofline | None
 
 
 def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimate:
-    """Return the analytic estimate of a training on a topology."""
+    """Return the analytic estimate of a training run on a topology."""
     mesh = mesh_sizes(training, topology)
     step_roofline = None
     if topology.chip is not None:

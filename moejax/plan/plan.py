@@ -1,4 +1,4 @@
-"""Compile a training's step and evaluation for a topology, and report memory, work, communication and time."""
+"""Compile a training run's step and evaluation for a topology, and report memory, work, communication and time."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class CollectiveVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Plotted):
-    """One training on one topology."""
+    """One training run on one topology."""
 
     name: str
     topology: str
@@ -273,9 +273,9 @@ def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def measure(training: Training, topology: Topology, *, text_to: str = "") -> Plan:
-    """Compile a training's step and evaluation for a topology in this process, and return the plan.
+    """Compile a training run's step and evaluation for a topology in this process, and return the plan.
 
-    ``text_to`` names a file for the text of the compiled step. A training that does not fit is no error.
+    ``text_to`` names a file for the text of the compiled step. A training run that does not fit is no error.
 
     Raises:
       UserError: the training cannot run on the topology, or the compiler is missing.

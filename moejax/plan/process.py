@@ -27,10 +27,10 @@ _FROM_OUTSIDE: dict[int, str] = {
 
 
 def plan(training: Training, topology: Topology, *, text_to: Path | None = None) -> Plan:
-    """Compile a training's step for a topology in a new process, and return the plan.
+    """Compile a training run's step for a topology in a new process, and return the plan.
 
-    ``text_to`` names a file for the compiled program's text. A training that does not fit is no error; the plan states
-    it.
+    ``text_to`` names a file for the compiled program's text. A training run that does not fit is no error; the plan
+    states it.
 
     Raises:
       UserError: the training cannot run on the topology, the compiler is missing, or its process was killed.

@@ -1,5 +1,5 @@
-"""Search for the best meshes, remat policies and microbatches on a topology, and for remedies if a training does not
-fit.
+"""Search for the best meshes, remat policies and microbatches on a topology, and for remedies if a training run does
+not fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Make = Callable[[Training, Topology], Plan]
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A training with one choice of mesh, remat policy and microbatches, and its estimates."""
+    """A training run with one choice of mesh, remat policy and microbatches, and its estimates."""
 
     training: Training
     topology: Topology
@@ -47,7 +47,7 @@ class PlanCandidate:
 
 
 def ways(training: Training, topology: Topology) -> str:
-    """Return the mesh, remat policy and microbatches of a training as options of the command line."""
+    """Return the mesh, remat policy and microbatches of a training run as options of the command line."""
     sizes = _sizes_joined(training, topology)
     mesh = ",".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "data=1"
     return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
@@ -93,7 +93,7 @@ def remedies(
     tries: int = 8,
     progress: StageCallback | None = None,
 ) -> list[tuple[str, Plan]]:
-    """Return changes that make a training fit, as options and the resulting plans, found by compilation.
+    """Return changes that make a training run fit, as options and the resulting plans, found by compilation.
 
     Only candidates with a smaller memory estimate than ``refused`` are tried. Changes of one thing come first (remat,
     microbatches, mesh), then all three together, then more chips.

@@ -200,7 +200,7 @@ def value_bytes(training: Training) -> int:
 def roofline(
     training: Training, mesh: Mapping[str, int], chip: Chip, parameter_bytes: int, link_seconds: dict[str, float]
 ) -> Roofline:
-    """Return the roofline of one step of a training on a mesh of one kind of chip."""
+    """Return the roofline of one step of a training run on a mesh of one kind of chip."""
     return Roofline(
         compute_seconds=_compute_seconds(training, mesh, chip, step_flops(training), quantized_flops(training)),
         memory_seconds=memory_traffic(training, mesh, parameter_bytes) / chip.memory_bytes_per_second,

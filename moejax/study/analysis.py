@@ -193,7 +193,7 @@ def _analyse_law(
 
     The third value is the range of the held-out runs beyond the fitted ones.
     """
-    # The source of the table has already checked its units: a training, or the import of a named table.
+    # The source of the table has already checked its units: a training run, or the import of a named table.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
     fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)

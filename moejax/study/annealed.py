@@ -97,7 +97,7 @@ def _left_out(branch: LeftOut) -> dict[str, Any]:
 
 
 def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
-    """Raise ``UserError`` before training if the trainings do not support the requested annealed losses."""
+    """Raise ``UserError`` before training if the training runs do not support the requested annealed losses."""
     if not analysis.anneal:
         if analysis.anneal_tokens:
             raise UserError(
@@ -240,7 +240,7 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
     """Read validation losses of a model's trunk and branches. The branches end with the losses of the model's rows.
 
     Raises:
-      UserError: the log is missing, has no validation losses, or has some of another training.
+      UserError: the log is missing, has no validation losses, or has some of another training run.
     """
     path = folder / "models" / training.name / "metrics.jsonl"
     lines = [line for line in metrics.read(path) if "validation_loss" in line]

@@ -100,10 +100,10 @@ class SkyOptions(EngineOptions):
 
 
 def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
-    """Return Slurm's executor, and all trainings with their resources.
+    """Return Slurm's executor, and all training runs with their resources.
 
     Raises:
-      UserError: the options are invalid, or a training fits on no number of chips.
+      UserError: the options are invalid, or a training run fits on no number of chips.
     """
     if is_remote(out):
         raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
@@ -174,10 +174,10 @@ def _slurm_resources(options: SlurmOptions, study: Study) -> dict[str, ResourceR
 
 
 def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Task]]:
-    """Return the engine for Google Kubernetes Engine, and all trainings with their slices.
+    """Return the engine for Google Kubernetes Engine, and all training runs with their slices.
 
     Raises:
-      UserError: the options are invalid, or a training fits on no slice.
+      UserError: the options are invalid, or a training run fits on no slice.
     """
     if options.volume:
         claim, _, path = options.volume.partition(":")
@@ -208,7 +208,7 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
 
 
 def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) -> dict[str, ResourceRequest]:
-    """Return a slice for every training: the requested one, or the smallest that holds it."""
+    """Return a slice for every training run: the requested one, or the smallest that holds it."""
     asked = parse(options.topology) if options.topology else None
     if asked and options.chip and options.chip.lower() != asked.chip_name:
         raise UserError(
@@ -242,7 +242,7 @@ def _requests(
     request: Callable[[int, EstimatedTraining], ResourceRequest],
     slices: int = 1,
 ) -> dict[str, ResourceRequest]:
-    """Return the request for the fewest chips of ``sizes`` that hold each training."""
+    """Return the request for the fewest chips of ``sizes`` that hold each training run."""
     by_name = {one.model: one for one in estimate(study, chip, mfu=mfu).trainings}
     return {
         one.name: request(chips_for(one, by_name[one.name], chip, sizes, slices), by_name[one.name])
@@ -251,10 +251,10 @@ def _requests(
 
 
 def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Task]]:
-    """Return the engine for SkyPilot, and all trainings with their resources.
+    """Return the engine for SkyPilot, and all training runs with their resources.
 
     Raises:
-      UserError: the options are invalid, or a training fits on no number of chips.
+      UserError: the options are invalid, or a training run fits on no number of chips.
     """
     mount, folder = mounted(out)
     chip = (options.topology or options.chip or "h100").lower().partition(":")[0]
@@ -288,7 +288,7 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
 
 
 def _gpu_resources(options: SlurmOptions | SkyOptions, study: Study, name: str) -> dict[str, ResourceRequest]:
-    """Return the GPUs of ``--nodes``, or the smallest number that holds each training."""
+    """Return the GPUs of ``--nodes``, or the smallest number that holds each training run."""
     per_node = options.chips_per_node
 
     def machines(chips: int, one: EstimatedTraining) -> ResourceRequest:

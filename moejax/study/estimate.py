@@ -41,12 +41,12 @@ class EstimatedRun:
     params_active: int
     tokens: int
     flops: float
-    """FLOPs of a training to this budget alone. Budgets that share a trunk cost less together."""
+    """FLOPs of a training run to this budget alone. Budgets that share a trunk cost less together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatedTraining:
-    """One training: a trunk with the branches of all its budgets."""
+    """One training run: a trunk with the branches of all its budgets."""
 
     model: str
     params_total: int
@@ -98,7 +98,7 @@ class StudyEstimate:
     chip: Chip
     mfu: float
     """Assumed model FLOPs utilization: the share of the chip's peak that required products reach. The masked half of
-    the attention scores does not count, as in trainings and plans.
+    the attention scores does not count, as in training runs and plans.
     """
     price: float | None
     """Price of one chip per hour."""
@@ -229,7 +229,7 @@ MOST_CHIPS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """Resources that one training requests from an engine. The defaults are one process on one machine's CPU."""
+    """Resources that one training run requests from an engine. The defaults are one process on one machine's CPU."""
 
     chips: int = 0
     """Number of accelerators; 0 for a CPU."""
@@ -253,7 +253,7 @@ def gpu_sizes(per_node: int) -> list[int]:
 
 
 def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, int]:
-    """Return the sizes of a training's mesh axes on ``devices`` devices.
+    """Return the sizes of a training run's mesh axes on ``devices`` devices.
 
     Raises:
       UserError: the mesh or a batch does not divide into them.
@@ -266,7 +266,7 @@ def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, in
 def chips_for(
     training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], slices: int = 1
 ) -> int:
-    """Return the smallest available number of devices that holds a training's step and divides its mesh and batch.
+    """Return the smallest available number of devices that holds a training run's step and divides its mesh and batch.
 
     Each of several ``slices`` holds all of the state. The memory of a step is an estimate (``step_bytes``), so if only
     one number is available, an excess is only a warning.

@@ -1,6 +1,6 @@
-"""Define engines, which run a study's trainings: local processes, Slurm, Kubernetes, SkyPilot.
+"""Define engines, which run a study's training runs: local processes, Slurm, Kubernetes, SkyPilot.
 
-On every engine a training is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data --programs
+On every engine a training run is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data --programs
 STUDY/programs``. It reads its training from the folder, resumes from the latest checkpoint, and writes a file per row.
 An engine only starts the command on some machine, so a study may move from one engine to another.
 
@@ -31,14 +31,14 @@ POLL_SECONDS = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One training of a study with its resource request."""
+    """One training run of a study with its resource request."""
 
     training: Training
     study: PurePath
     """The study's folder, as seen by the machine that trains."""
     resources: ResourceRequest = field(default_factory=ResourceRequest)
     beside: tuple[Training, ...] = ()
-    """Trainings that differ only in seed, learning rate and weight decay, vmapped with this one in one process."""
+    """Training runs that differ only in seed, learning rate and weight decay, vmapped with this one in one process."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class Ended:
 
 @runtime_checkable
 class Engine(Protocol):
-    """A service that runs trainings."""
+    """A service that runs training runs."""
 
     def describe(self, tasks: Sequence[Task]) -> str:
         """Return the scripts or manifests that ``submit`` would send."""
@@ -110,7 +110,7 @@ def train_all(
     """Submit tasks and wait until all have ended. ``state`` returns their progress.
 
     Raises:
-      UserError: trainings failed; the message names them and the reasons. All others are done.
+      UserError: training runs failed; the message names them and the reasons. All others are done.
       ChildError: the same, if a failure was not only a mistake of the user.
     """
     left, failures = len(tasks), []
@@ -204,7 +204,7 @@ class LocalExecutor:
 
 
 def log_file(task: Task) -> Path:
-    """Return the log file of a training's process on this machine."""
+    """Return the log file of a training run's process on this machine."""
     return Path(task.folder).with_name(f"{task.name}.log")
 
 

@@ -1,4 +1,4 @@
-"""Run a study's trainings on TPU slices of Google Kubernetes Engine, with one JobSet each.
+"""Run a study's training runs on TPU slices of Google Kubernetes Engine, with one JobSet each.
 
 A JobSet restarts as a whole whenever one of its machines is lost or preempted, and the training resumes from its latest
 checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
@@ -80,7 +80,7 @@ class GkeEngine(CloudEngine):
         return foreign_json(said, "What kubectl said of JobSets", shape={"items": list}, remedy="try it again")["items"]
 
     def manifest(self, task: Task) -> dict[str, Any]:
-        """Return the JobSet of a training."""
+        """Return the JobSet of a training run."""
         metadata: dict[str, Any] = {
             "name": self.name(task),
             "namespace": self.namespace,

@@ -97,7 +97,7 @@ class Trial:
     rows: list[dict[str, Any]]
     """Columns of all of its runs that are known before training."""
     measured: tuple[str, ...]
-    """Columns of numbers that only a training determines."""
+    """Columns of numbers that only a training run determines."""
 
     @property
     def before(self) -> Stage:
@@ -126,7 +126,9 @@ class Trial:
         return dataclasses.replace(study, notes={**study.notes, **notes})
 
     def _with_losses(self, row: dict[str, Any], place: int) -> dict[str, Any]:
-        """Return a row with a loss made up from its model's place, in every column that only a training determines."""
+        """Return a row with a loss made up from its model's place, in every column that only a training run
+        determines.
+        """
         return {**dict.fromkeys(self.measured, 2.0 + 0.01 * place + 1.0 / row["tokens"]), **row}
 
 

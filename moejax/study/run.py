@@ -150,7 +150,7 @@ def _differs(path: Path, text: str) -> bool:
 
 
 def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
-    """Create a study's folder with the identity of each training and, unless ``corpus`` is False, its corpus.
+    """Create a study's folder with the identity of each training run and, unless ``corpus`` is False, its corpus.
 
     Raises:
       UserError: the study is invalid, or the folder belongs to another one.
@@ -187,7 +187,7 @@ def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
         materialise(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
         for path in sorted(Path(here, "study").rglob("*")):
             there = path.relative_to(Path(here, "study")).as_posix()
-            # A training may have been resumed with other settings. The stored file records its own identity.
+            # A training run may have been resumed with other settings. The stored file records its own identity.
             if path.is_file() and path.name != ".lock" and not (path.name == TRAINING and storage.exists(there)):
                 storage.makedirs(there.rpartition("/")[0], exist_ok=True)
                 storage.put_file(str(path), there)
@@ -213,13 +213,13 @@ def train_study(
 ) -> Path:
     """Train all untrained models, locally or by ``executor``, write the run table, and return its path.
 
-    ``tasks`` are trainings with their resource requests. Without them, trainings that differ only in seed, learning
-    rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer share a process if a worker would otherwise
-    be idle. A study with stages is then trained stage by stage.
+    ``tasks`` are training runs with their resource requests. Without them, training runs that differ only in seed,
+    learning rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer share a process if a worker would
+    otherwise be idle. A study with stages is then trained stage by stage.
 
     Raises:
-      UserError: the study is invalid, the folder belongs to another one, trainings failed, or a stage cannot be made
-        from the rows of the previous one.
+      UserError: the study is invalid, the folder belongs to another one, training runs failed, or a stage cannot be
+        made from the rows of the previous one.
     """
     check_owner(study, folder)
     table = folder / TABLE

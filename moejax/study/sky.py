@@ -1,4 +1,4 @@
-"""Run a study's trainings as managed jobs of SkyPilot, with one task file each. SkyPilot replaces lost machines."""
+"""Run a study's training runs as managed jobs of SkyPilot, with one task file each. SkyPilot replaces lost machines."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SkyEngine(CloudEngine):
         return {task.name: self.name(task) for task in tasks}
 
     def task_file(self, task: Task) -> dict[str, Any]:
-        """Return SkyPilot's task file of a training."""
+        """Return SkyPilot's task file of a training run."""
         resources: dict[str, Any] = {"accelerators": self._accelerators(task)}
         if self.infra:
             resources["infra"] = self.infra

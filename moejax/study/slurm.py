@@ -1,4 +1,6 @@
-"""Run a study's trainings as Slurm jobs through submitit: an array per resource request, requeued after preemption."""
+"""Run a study's training runs as Slurm jobs through submitit: an array per resource request, requeued after
+preemption.
+"""
 
 from __future__ import annotations
 

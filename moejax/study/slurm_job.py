@@ -1,4 +1,4 @@
-"""Run one training in a Slurm job, and save it upon Slurm's warning before the time limit.
+"""Run one training run in a Slurm job, and save it upon Slurm's warning before the time limit.
 
 This module has few imports, since submitit imports it in every process of a job.
 """
@@ -15,7 +15,7 @@ AGAIN = 75
 """Exit status of ``moejax train`` after an interruption with a saved state."""
 
 RESTARTS = 20
-"""Number of restarts of a job after which a training that ends with ``AGAIN`` by itself is not queued again."""
+"""Number of restarts of a job after which a training run that ends with ``AGAIN`` by itself is not queued again."""
 
 WARNING = signal.SIGUSR2
 """Signal that submitit requests from Slurm some time before the time limit."""
@@ -23,7 +23,7 @@ WARNING = signal.SIGUSR2
 
 @dataclass(frozen=True)
 class Train:
-    """One process of a training, called by submitit.
+    """One process of a training run, called by submitit.
 
     Four events may stop it. At the time limit comes ``WARNING``: the training saves, and the job requeues itself. If
     the training ends by itself with ``AGAIN``, as when a device hangs, the job requeues itself, unless it was restarted

@@ -8,7 +8,7 @@ previous stage to its models::
 
     config.stages = [dict(name="depth"), dict(name="width", make=wider)]
 
-``stages/NAME.json`` keeps the models of a stage. Its trainings are resumed, launched and reported from the folder
+``stages/NAME.json`` keeps the models of a stage. Its training runs are resumed, launched and reported from the folder
 alone; only stages that are not made yet need the config.
 """
 
@@ -161,7 +161,7 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
 
 
 def each_stage(study: Study, folder: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[Study]:
-    """Yield the study with all known stages, again each time its trainings have ended, until no stage is unknown.
+    """Yield the study with all known stages, again each time its training runs have ended, until no stage is unknown.
 
     ``log`` receives a sentence about the origin of each new stage.
 

@@ -1,4 +1,6 @@
-"""Read from a study's folder alone, whatever engine runs it: its identity, launches, and the progress of trainings."""
+"""Read from a study's folder alone, whatever engine runs it: its identity, launches, and the progress of training
+runs.
+"""
 
 from __future__ import annotations
 
@@ -74,14 +76,14 @@ def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
 T = TypeVar("T")
 
 SILENT_SECONDS = 900.0
-"""Seconds without a log line after which a training without a recorded end counts as not running."""
+"""Seconds without a log line after which a training run without a recorded end counts as not running."""
 
 _TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """Progress of one training."""
+    """Progress of one training run."""
 
     model: str
     state: str
@@ -115,8 +117,8 @@ class RunStatus:
 def run_statuses(
     storage: DirFileSystem, trainings: Sequence[Training], known: Mapping[str, RunStatus] | None = None
 ) -> list[RunStatus]:
-    """Return the status of each training of the study in ``storage``. Trainings that are done in ``known`` are not read
-    again.
+    """Return the status of each training run of the study in ``storage``. Training runs that are done in ``known`` are
+    not read again.
     """
     before = known or {}
     return [
@@ -135,7 +137,7 @@ def seconds_left(statuses: Sequence[RunStatus]) -> float | None:
 
 
 def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
-    """Return the share of finished work, and a line about running trainings."""
+    """Return the share of finished work, and a line about running training runs."""
     done = sum(one.flops * one.share for one in statuses)
     running = ", ".join(
         f"{one.model} compiling"

@@ -180,7 +180,7 @@ class Study:
         return tuple(stage.name for stage in self.stages if not self.models_of(stage))
 
     def trainings(self) -> list[Training]:
-        """Return one training per model, longest first, so that workers end at about the same time."""
+        """Return one training run per model, longest first, so that workers end at about the same time."""
         shared = dump(self.recipe)
         every = [
             Training(
@@ -217,7 +217,7 @@ class Study:
         """Raise ``UserError`` with the value, the rule and a remedy if this study cannot be run.
 
         Args:
-          models: models whose trainings are checked; all by default.
+          models: models whose training runs are checked; all by default.
         """
         check_name(self.name)
         check_fields(self)
@@ -297,7 +297,7 @@ class Study:
 
 
 def study_of(training: Training) -> Study:
-    """Return a study of one training, or of its vmapped runs, that fits no laws, for an engine."""
+    """Return a study of one training run, or of its vmapped runs, that fits no laws, for an engine."""
     every = vmapped_runs(training)
     axes = ("learning_rate", "weight_decay")
     own = {
@@ -333,7 +333,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def work(training: Training) -> float:
-    """Return the FLOPs of a training with all its branches, for scheduling and progress."""
+    """Return the FLOPs of a training run with all its branches, for scheduling and progress."""
     recipe = training.recipe
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
     return float(per_token * recipe.total_tokens)

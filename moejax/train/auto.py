@@ -16,21 +16,21 @@ OTHER_BATCH = 2.0
 
 @dataclass(frozen=True)
 class Chosen:
-    """A training without open hyperparameters, and their derivation."""
+    """A training run with all hyperparameters chosen, and their derivation."""
 
     training: Training
     derivation: tuple[str, ...] = ()
-    """Lines for people; none if nothing was open."""
+    """Text lines for the user; none if nothing was open."""
 
 
 def choose_hyperparameters(training: Training) -> Chosen:
-    """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by ``recipe.hyperparameters``.
+    """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by the law ``recipe.hyperparameters``.
 
     The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to a power of two
     sequences, so that meshes and microbatches divide it: which ones are used must not change the numbers.
 
     Raises:
-      UserError: the law is not known, or a longest budget too short for one batch.
+      UserError: the law is unknown, or a longest budget is too short for one batch.
     """
     recipe, named = training.recipe, training.recipe.hyperparameters
     if named not in LAWS:

@@ -1,7 +1,9 @@
-"""Define the batch size over a training: constant, or increased in stages. Only this module converts tokens to steps.
+"""Define the batch size over a training run: constant, or increased in stages. Only this module converts tokens to
+steps.
 
 Smaller early batches give more steps for the same tokens (McCandlish et al. 2018: the critical batch size grows as the
-loss falls). Large published trainings increase the batch over their first tokens (Brown et al. 2020; DeepSeek-AI 2024).
+loss falls). Large published training runs increase the batch over their first tokens (Brown et al. 2020; DeepSeek-AI
+2024).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from moejax.ranges import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class RampStage:
-    """A stage of the ramp: steps use ``batch_tokens`` until ``tokens``, counted from the beginning of the training."""
+    """A stage of the ramp: its steps use ``batch_tokens`` until the training has read ``tokens`` in total."""
 
     tokens: Tokens
     batch_tokens: Tokens
@@ -41,7 +43,7 @@ class BatchSchedule:
     last: int
 
     def stages(self) -> Iterator[BatchStage]:
-        """Yield all stages in the order of steps; the last one has no end."""
+        """Yield all stages in the order of steps; the last stage has no end."""
         step = tokens = 0
         for stage in self.ramp:
             end = step + (stage.tokens - tokens) // stage.batch_tokens
@@ -74,20 +76,21 @@ class BatchSchedule:
             here, batch = f"batch_ramp[{number}]", stage.batch_tokens
             if batch < 1 or batch % sequence_length:
                 raise UserError(
-                    f"{here}.batch_tokens is {batch}; it must be a positive multiple of data.sequence_length, "
-                    f"{sequence_length}."
+                    f"{here}.batch_tokens is {batch}; it must be a positive multiple of data.sequence_length, which "
+                    f"is {sequence_length}."
                 )
             if not before.batch_tokens < batch < self.last:
                 raise UserError(
-                    f"{here}.batch_tokens is {batch}; a ramp rises from {before.batch_tokens} towards batch_tokens, "
-                    f"{self.last}: list the stages in that order."
+                    f"{here}.batch_tokens is {batch}; it must exceed {before.batch_tokens} and be less than the "
+                    f"final batch_tokens, {self.last}. List the stages in ascending order."
                 )
             steps, rest = divmod(stage.tokens - before.tokens, batch)
             if steps < 1 or rest:
                 whole = before.tokens + max(steps, 1) * batch
                 raise UserError(
-                    f"{here} ends at {stage.tokens:,} tokens, which is not a whole number of its steps of {batch:,} "
-                    f"after {before.tokens:,}; end it at {whole:,}, or another whole step."
+                    f"{here} ends at {stage.tokens:,} tokens, but its steps of {batch:,} tokens start at "
+                    f"{before.tokens:,} tokens, so it would end within a step; end it at {whole:,}, or at another "
+                    "whole step."
                 )
             before = stage
         for budget in budgets_tokens if self.ramp else ():

@@ -21,10 +21,10 @@ from moejax.train.training import Phase, Training
 def read_batches(
     trainings: Sequence[Training], corpus: Corpus, mesh: Mesh, phase: Phase, start: int
 ) -> Iterator[Batch]:
-    """Yield global batches of a phase after step ``start``, without end. Batches of several trainings are stacked, on
-    one device.
+    """Yield the global batches of a phase after step ``start``, indefinitely. Batches of several training runs are
+    stacked on one device.
 
-    A batch depends only on the order of the data, the phase and the step. Trainings with the same order share a reader.
+    A batch depends only on the data order, the phase and the step. Training runs with the same order share a reader.
     """
     sharding = batch_sharding(mesh)
     if len(trainings) == 1:
@@ -43,7 +43,7 @@ def read_batches(
 def _local_batches(
     training: Training, corpus: Corpus, mesh: Mesh, phase: Phase, start: int
 ) -> Iterator[tuple[int, np.ndarray, dict[str, np.ndarray]]]:
-    """Yield the number of sequences of each batch, the indices of those that this process reads, and their rows."""
+    """Yield each batch's number of sequences, the indices of the sequences that this process reads, and their rows."""
     length, sharding = training.recipe.data.sequence_length, batch_sharding(mesh)
     for stage in training.recipe.batch_schedule.stages():
         begin, size = max(start, stage.first_step), stage.batch_tokens // length
@@ -63,7 +63,7 @@ def _local_batches(
 
 @jax.jit
 def batch_digest(batch: Batch) -> UInt32[Array, ""]:
-    """Return a checksum of a batch's rows and their order, the same on any mesh."""
+    """Return a checksum of a batch's rows and their order; it is the same on every mesh."""
     total = jnp.zeros((), jnp.uint32)
     for salt, name in enumerate(sorted(batch), start=1):
         rows, columns = (jax.lax.broadcasted_iota(jnp.uint32, batch[name].shape, axis) for axis in (0, 1))

@@ -1,4 +1,4 @@
-"""Describe the devices of a training: their chip, XLA options, supported products, speed and memory used."""
+"""Describe the devices of a training run: their chip, XLA options, supported matmul types, speed and memory use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHIP_OF_DEVICE = {
     "TPU v6e": "v6e",
     "TPU7x": "tpu7x",
 }
-"""Chip in ``moejax.laws.chips`` for each device kind of JAX."""
+"""Name of the chip in ``moejax.laws.chips`` for each of JAX's device kinds."""
 
 XLA_OPTIONS: dict[str, dict[str, str]] = {
     "v5p": {
@@ -55,17 +55,18 @@ XLA_OPTIONS: dict[str, dict[str, str]] = {
         "xla_tpu_overlap_compute_collective_tc": "true",
     }
 }
-"""XLA compiler options by the names of ``moejax.laws.chips.CHIPS``; ``runtime.xla_options`` enables them. docs/plans.md
-describes the effect of each option on a compiled program. XLA's defaults are omitted."""
+"""XLA compiler options of each chip in ``moejax.laws.chips.CHIPS``; ``runtime.xla_options`` enables them. docs/plans.md
+describes the effect of each option on a compiled program. XLA's defaults are omitted.
+"""
 
 
 def options_of(chip: str, runtime: Runtime) -> dict[str, str]:
-    """Return the XLA options of a chip; an empty dict if the runtime disables them."""
+    """Return a chip's XLA options; an empty dict if the runtime disables them."""
     return XLA_OPTIONS.get(chip, {}) if runtime.xla_options == "auto" else {}
 
 
 def compiler_options(mesh: Mesh, runtime: Runtime) -> dict[str, str] | None:
-    """Return the ``compiler_options`` of ``jax.jit`` for programs on a mesh; None for none."""
+    """Return the ``compiler_options`` of ``jax.jit`` for programs on a mesh; None if there are none."""
     kind = mesh.devices.flat[0].device_kind
     return options_of(CHIP_OF_DEVICE.get(kind, ""), runtime) or None
 
@@ -86,7 +87,7 @@ def without_mfu() -> str:
 
 
 class Speed:
-    """The speed of one training on the devices of its mesh."""
+    """The speed of one training run on the devices of its mesh."""
 
     def __init__(self, training: Training):
         self._flops = flops_per_token(training.architecture, training.recipe.data.sequence_length).training_causal
@@ -94,8 +95,10 @@ class Speed:
         self._peak = chip.device.flops_per_second * jax.device_count() if chip else None
 
     def of(self, tokens: int, seconds: float) -> dict[str, float]:
-        """Return ``tokens_per_second`` and, for a known chip, ``mfu``. The MFU is the model's FLOPs, without the masked
-        half of the scores, as a share of the chips' bfloat16 peak. Plans use the same definition."""
+        """Return ``tokens_per_second`` and, for a known chip, ``mfu``. The MFU is the rate of the model's FLOPs,
+        without the masked half of the attention scores, as a share of the chips' bfloat16 peak. Plans use the same
+        definition.
+        """
         if seconds <= 0:
             return {}
         rate = tokens / seconds
@@ -103,19 +106,20 @@ class Speed:
 
 
 def check_products(runtime: Runtime, chip: Chip) -> None:
-    """Raise ``UserError`` if a chip does not support matrix products in the runtime's 8-bit type."""
+    """Raise ``UserError`` if a chip does not support matmuls in the runtime's 8-bit type."""
     quantization = runtime.matmul_quantization
     if quantization != "none" and not chip.peak(quantization):
         has = [name for name in TYPES if chip.peak(name)]
         raise UserError(
-            f"runtime.matmul_quantization is {quantization!r}, and {chip.name} has no products of such numbers; choose "
+            f"runtime.matmul_quantization is {quantization!r}, but {chip.name} does not support such matmuls; choose "
             f"{listed([*map(repr, has), repr('none')], 'or')}, or another chip."
         )
 
 
 def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: str) -> None:
-    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, does not support the runtime's 8-bit products or their
-    kernel is not installed. Unknown devices, such as CPUs, are not checked."""
+    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, does not support the runtime's 8-bit matmuls or their
+    kernel is not installed. Unknown devices, such as CPUs, are not checked.
+    """
     quantization, chip = runtime.matmul_quantization, CHIPS.get(chip_name)
     if quantization == "none" or chip is None:
         return
@@ -129,16 +133,17 @@ def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: 
         )
     if (narrow := min(architecture.model_dim, architecture.expert_hidden)) < LANES:
         raise UserError(
-            f"The experts' products are {narrow} wide, and with runtime.matmul_quantization = {quantization!r} a TPU's "
-            f"kernel needs {LANES} at least; choose 'none', or widen model_dim and expert_hidden."
+            f"The experts' matmuls have a dimension of {narrow}; with runtime.matmul_quantization = "
+            f"{quantization!r} a TPU's kernel needs at least {LANES}. Choose 'none', or increase model_dim and "
+            "expert_hidden."
         )
 
 
 def memory() -> dict[str, int]:
-    """Return ``memory_bytes`` in use and ``memory_peak_bytes`` since the process started, for the device that uses
-    most.
+    """Return ``memory_bytes`` in use and ``memory_peak_bytes`` since the process started, for the device with the
+    highest use.
 
-    For devices without memory statistics, such as CPUs, the values are those of the whole process.
+    For devices without memory statistics, such as CPUs, the values describe the whole process.
     """
     told = [device.memory_stats() or {} for device in jax.local_devices()]
     if all("bytes_in_use" in stats for stats in told):

@@ -23,14 +23,14 @@ class Evaluated:
     nats: np.ndarray
     """Float64 (sources): summed loss over each source's targets."""
     routing: RoutingSums | None
-    """Sums over the whole set, per mixture layer."""
+    """Routing sums over the whole set, per MoE layer; None for a dense model."""
 
     def losses(self) -> dict[str, float | None]:
-        """Return ``loss``, in nats per token, and ``bits_per_byte``; for a mixture also those of each source, as
-        ``loss_NAME``.
+        """Return ``loss``, in nats per token, and ``bits_per_byte``; with several sources also each source's values,
+        such as ``loss_NAME``.
 
-        The loss is the mean over all targets, so each source is weighted by its tokens. Sources that are measured alone
-        are not included.
+        The loss is the mean over all targets, so each source is weighted by its tokens. Sources that are only measured
+        separately are excluded from the mean.
         """
         parts = self.validation.parts
         nats = float(self.nats[self.validation.in_loss].sum())
@@ -41,22 +41,26 @@ class Evaluated:
         return found
 
     def shares(self) -> dict[str, float]:
-        """Return each source's share of the targets of a mixture, as ``share_NAME``: its weight in the mean loss."""
+        """Return each source's share of the targets, its weight in the mean loss, as ``share_NAME``; empty for one
+        source.
+        """
         parts = [part for part in self.validation.parts if part.in_loss]
         every = self.validation.targets
         return {f"share_{part.name}": part.targets / every for part in parts} if len(parts) > 1 and every else {}
 
     def for_log(self) -> dict[str, float]:
-        """Return the known losses with names such as ``validation_loss``, distinct from those of a batch."""
+        """Return the losses that are not None, with names such as ``validation_loss`` to distinguish them from batch
+        losses.
+        """
         return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}
 
 
 def evaluate(program: Program, params: Params, expert_bias: jax.Array | None, validation: Validation) -> Evaluated:
     """Evaluate a model on all rows; every process takes part.
 
-    Losses do not depend on the batch of a step. Where tokens share the capacity of experts (a ``capacity_factor``, or
-    expert-choice routing), groups of ``SHARED_EVALUATION_TOKENS`` share it here. This is independent of the batch, its
-    microbatches and the mesh. Padding takes no capacity.
+    Losses do not depend on the training batch. If tokens share the experts' capacity (a ``capacity_factor``, or
+    expert-choice routing), groups of ``SHARED_EVALUATION_TOKENS`` share it, whatever the batch, its microbatches and
+    the mesh. Padding takes no capacity.
     """
     nats, in_loss = np.zeros(len(validation.parts)), validation.in_loss[validation.source]
     routing = _measure(program, params, expert_bias, validation, np.flatnonzero(in_loss), nats)
@@ -73,12 +77,12 @@ def _measure(
     rows: np.ndarray,
     nats: np.ndarray,
 ) -> RoutingSums | None:
-    """Add the losses of some rows, Int (rows) by index, to ``nats``; return their routing sums."""
+    """Add the losses of the rows with indices ``rows`` to ``nats``; return their routing sums."""
     sharding = batch_sharding(program.mesh)
     size, together = program.evaluation_batch["tokens"].shape[0], program.evaluation_sequences
     mine, sums = local_rows(sharding, size), []
     for start in range(0, len(rows), together):
-        # The last batch is padded with copies of its first row, which are masked as padding is.
+        # Pad the last batch with copies of its first row, which are masked.
         places = np.arange(start, start + size)
         real = places < min(start + together, len(rows))
         numbers = rows[np.where(real, places, start)]
@@ -91,7 +95,7 @@ def _measure(
 
 
 def _sum(*parts: np.ndarray) -> np.ndarray:
-    """Sum; counts as int64, because an int32 overflows at 268M tokens of eight experts each."""
+    """Sum arrays; sum counts as int64, because int32 overflows at 268M tokens with eight experts each."""
     return np.sum(parts, axis=0, dtype=np.int64 if parts[0].dtype.kind == "i" else None)
 
 

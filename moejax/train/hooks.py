@@ -20,14 +20,14 @@ from moejax.train.step import Batch, TrainState
 from moejax.train.training import Phase
 
 OnLog = Callable[[int, dict[str, Any]], None]
-"""Callback for every logged step: receives the steps taken so far, over trunk and branches, and the line of the log."""
+"""Callback for every logged step: receives the number of steps done in trunk and branches, and the log line."""
 
 
 class Elapsed(NamedTuple):
-    """Training time up to a line of the log."""
+    """Training time up to a log line."""
 
     since: int
-    """Step of the previous line, or the step where this process began."""
+    """Step of the previous log line, or the step where this process began."""
     seconds_since: float
     seconds: float
     """Seconds of the phase."""
@@ -80,7 +80,7 @@ class StepHook(Protocol):
 
 @dataclass(frozen=True)
 class RecordTime:
-    """Hook that records the time spent, and thus that the training is alive."""
+    """Hook that records the time spent, and thus shows that the training is alive."""
 
     runs: Sequence[TrainingRun]
 
@@ -92,7 +92,7 @@ class RecordTime:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Hook that measures the validation loss every so many steps; 0 never does."""
+    """Hook that measures the validation loss every ``every`` steps; 0 disables it."""
 
     evaluate: Callable[[TrainState], list[Evaluated | None]]
     every: int
@@ -106,7 +106,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class WriteLog:
-    """Hook that writes a line of each run, with its share of the time."""
+    """Hook that writes each run's log line, with its share of the time."""
 
     runs: Sequence[TrainingRun]
     progress: OnLog
@@ -128,7 +128,7 @@ class WriteLog:
 
 @dataclass(frozen=True)
 class DivergenceGuard:
-    """Hook that leaves out runs whose steps were skipped too often, and ends the training if none is left."""
+    """Hook that excludes runs with too many consecutive skipped steps, and ends the training if no run remains."""
 
     runs: Sequence[TrainingRun]
     save: Callable[[LoggedStep], None]
@@ -159,7 +159,7 @@ class Profile:
         self._recording, self._recorded = False, steps is None
 
     def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which to take a step."""
+        """Return the context in which to run a step."""
         if self._first <= number <= self._last and not (self._recording or self._recorded):
             jax.profiler.start_trace(str(self._folder))
             self._recording = True
@@ -172,7 +172,7 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """Stop recording, wherever the training ended."""
+        """Stop recording if it is in progress."""
         if self._recording:
             self._recording, self._recorded = False, True
             jax.profiler.stop_trace()

@@ -1,10 +1,10 @@
-"""Configure and describe the process that hosts a training: threads, memory, and what affects the rounding of sums.
+"""Configure and describe the process that hosts a training run: threads, memory, and what affects the rounding of sums.
 
 On a CPU, XLA splits the loops of a program by its number of threads, by default the number of visible cores. The last
-bits of a sum would thus depend on the machine and the scheduler. A training therefore uses the same number of threads
-everywhere; the number of cores affects only the speed. The processor type also matters, because libraries adapt their
-sums to its vectors and caches, as does the type of accelerator. Both are recorded for all processes, and a restart on
-other types logs a message. On NVIDIA GPUs, the order of sums is fixed only with an XLA flag.
+bits of a sum would thus depend on the machine and its scheduler. A training run therefore uses the same number of
+threads everywhere; the number of cores affects only the speed. The processor type also matters, because libraries adapt
+their sums to its vectors and caches; so does the type of accelerator. Both types are recorded for all processes, and a
+restart on other types logs a message. On NVIDIA GPUs, the order of sums is fixed only with an XLA flag.
 
 The functions that must run before JAX starts do not import it.
 """
@@ -28,7 +28,7 @@ _NPROC = "NPROC"
 """Environment variable that XLA reads before it counts cores (`DefaultThreadPoolSize` of xla/pjrt/utils.cc)."""
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-"""Value in ``XLA_FLAGS`` that makes GPU programs add in the same order at every run and compilation."""
+"""XLA flag that makes GPU programs add in the same order in every run and compilation."""
 
 ACCELERATORS = ("nvidia[0-9]*", "nvidiactl", "dxg", "kfd", "accel[0-9]*", "accel/accel[0-9]*", "vfio/[0-9]*")
 """Device files of NVIDIA's GPUs (``dxg``: under WSL), of AMD's and of TPUs, within ``/dev``."""
@@ -38,9 +38,10 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
 def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
-    """Return whether JAX will compute on the CPU, as far as this is known before JAX starts. This holds if
-    ``JAX_PLATFORMS`` names the CPU first. It also holds if the variable is empty and either this machine has no
-    accelerator among its ``devices`` or JAX has no plugin for one."""
+    """Predict, before JAX starts, whether JAX will compute on the CPU. This holds if ``JAX_PLATFORMS`` names the CPU
+    first. It also holds if the variable is empty and either this machine has no accelerator among its ``devices`` or
+    JAX has no plugin for one.
+    """
     asked_for = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
     if asked_for:
         return asked_for == "cpu"
@@ -55,13 +56,13 @@ def keep_memory(devices: int = 1) -> None:
     """Make glibc keep freed memory in this process; do nothing with another C library.
 
     Otherwise every step on a CPU requests its working memory from the system and page-faults on it, which takes a fifth
-    of a step at 500 MB. Call this before threads are started. Do not call it if an accelerator computes
-    (``computes_on_cpu``): its host's memory holds data that is read, sent and saved. That memory should return to the
-    system, and the host's many threads would contend for one arena.
+    of a step at 500 MB. Call this before threads are started. Do not call it with an accelerator (see
+    ``computes_on_cpu``): the host's memory then holds only data in transit, which should return to the system, and the
+    host's many threads would contend for one arena.
 
-    One device uses one arena: large pieces of other arenas return to the system whatever else is set. Each of several
-    ``devices`` gets one more arena of its own. Otherwise their threads contend for every small allocation, which takes
-    a third of a step of two devices.
+    One device uses one arena, because large blocks of other arenas always return to the system. With several
+    ``devices``, each gets an additional arena. Otherwise their threads contend for every small allocation, which takes
+    a third of the step time on two devices.
     """
     arenas = 1 if devices == 1 else devices + 1
     for parameter, value in ((M_ARENA_MAX, arenas), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 2**28)):
@@ -71,7 +72,7 @@ def keep_memory(devices: int = 1) -> None:
 def release_memory() -> None:
     """Return free memory to the system once; do nothing if the C library is not glibc.
 
-    A compilation leaves hundreds of MB of small free pieces, which are too small for the arrays of a step.
+    A compilation leaves hundreds of MB in free blocks that are too small for the arrays of a step.
     """
     _call_glibc("malloc_trim", 0)
 
@@ -92,7 +93,7 @@ def fix_threads(threads: int | None = None) -> None:
 
 
 def unfixed() -> str | None:
-    """Return a message with a remedy if the last bits depend on the number of cores; None if they do not."""
+    """Return a warning with a remedy if the last bits of results depend on the number of cores; otherwise None."""
     import jax
 
     wanted = max(int(os.environ.get(_NPROC) or 0), jax.local_device_count())
@@ -160,7 +161,7 @@ def processor(information: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _threads() -> int:
-    """Return the number of threads that XLA has started, counted by name, or else the requested number."""
+    """Return the number of XLA's threads, counted by thread name, or else the requested number."""
     import jax
 
     jax.devices()

@@ -1,4 +1,4 @@
-"""Run a training: open, restore, step, log, evaluate, save, write rows.
+"""Train: open runs, restore, step, log, evaluate, save and write rows.
 
 ``train`` opens runs and passes them to a ``Trainer``. The trainer trains one run, or several in one vmapped program. It
 trains the trunk that all token budgets share, then a branch for each budget, which ends in a row of a run table. After
@@ -48,14 +48,15 @@ from moejax.train.stopping import HangWatch, Stop, Stopped
 from moejax.train.training import Phase, Recipe, Training, phases
 
 COMPILING_SECONDS = 2 * 3600.0
-"""Timeout for processes that wait for one that still compiles. A step of a large model takes a quarter of an hour to
-compile, and no time if it is cached on disk."""
+"""Timeout for processes that wait for another process to compile. Compiling a large model's step takes a quarter of an
+hour, or no time if it is cached on disk.
+"""
 
 UNSAVED_SECONDS = 900.0
-"""Approximate upper limit of the work lost to a kill if there is no ``checkpoint_tokens``, in seconds."""
+"""Approximate maximum of the work lost to a kill if ``checkpoint_tokens`` is 0, in seconds."""
 
 TIMED_STEPS = 10
-"""Number of first steps of a process in a phase that are timed to choose this checkpoint interval."""
+"""Number of steps that a process times at the beginning of a phase to choose that checkpoint interval."""
 
 
 def train(
@@ -75,16 +76,16 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train all budgets in ``folder`` and return their run rows: by run, then by budget.
 
-    Results in ``folder`` are kept. Finished rows are not trained again. An unfinished trunk or branch resumes from its
-    newest checkpoint, on any mesh and number of processes. A training with ``vmap`` axes is trained as its runs, each
-    in ``folder/runs/NAME``.
+    Results in ``folder`` are kept, and budgets with a row are not trained again. An unfinished trunk or branch resumes
+    from its newest checkpoint, on any mesh and number of processes. A training run with ``vmap`` axes is trained as its
+    runs, each in ``folder/runs/NAME``.
 
     Args:
-      beside: further trainings, each with its folder, to train in the same vmapped program.
-      data_folder: folder of the tokens, which several trainings can share; ``folder/data`` by default.
-      programs_folder: folder of the compilation cache, which several trainings can share; ``folder/programs`` by
+      beside: further training runs, each with its folder, to train in the same vmapped program.
+      data_folder: folder of the prepared tokens, which several training runs can share; ``folder/data`` by default.
+      programs_folder: folder of the compilation cache, which several training runs can share; ``folder/programs`` by
         default.
-      accept_changes: resume with settings that change the numbers.
+      accept_changes: resume even if changed settings affect the numbers.
       wait_seconds: timeout for processes that wait for each other.
       stop: stop request, set by signals.
       began: Unix time at which the process was started; time accounting begins then.
@@ -92,8 +93,8 @@ def train(
       log: callback for messages to the user, in the main process.
 
     Raises:
-      UserError: the training or the mesh is invalid, the folder belongs to another training, the disk is full, or
-        some runs diverged after the others finished.
+      UserError: the training or the mesh is invalid, the folder belongs to another training run, the disk is full, or
+        some vmapped runs diverged. The last error comes after the other runs have finished.
       Stopped: ``stop`` requested it, and everything is saved.
     """
     fix_threads()
@@ -109,7 +110,7 @@ def train(
             log(text)
         corpus = open_data(runs, data_folder, group, log)
         for run in runs:
-            # A run that diverged in a vmapped training is tried again when it is trained alone.
+            # A run that diverged under vmap is tried again when it is trained alone.
             run.set_divergence(None) if len(runs) == 1 else run.recall_divergence()
         unfinished = [run for run in runs if None in run.rows]
         if all(run.diverged for run in unfinished):
@@ -129,14 +130,15 @@ def train(
                     Trainer(unfinished, program, corpus, group, stop, profiler, progress, log).train()
     diverged = [run.diverged for run in runs if run.diverged]
     if diverged:
-        raise UserError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")
+        raise UserError(f"{len(diverged)} of {len(runs)} runs diverged; all other runs are done. {' '.join(diverged)}")
     return [row for run in runs for row in run.rows if row is not None]
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer of one or several runs. With one run, states and batches are that run's. With several, ``program`` adds
-    a leading axis of runs. Diverged runs keep their index on that axis, but nothing more is written for them."""
+    """A trainer of one run or several vmapped runs. With several runs, arrays in ``program`` have a leading run axis.
+    Diverged runs keep their index on that axis, but nothing more is written for them.
+    """
 
     runs: list[TrainingRun]
     program: Program
@@ -149,7 +151,7 @@ class Trainer:
 
     @property
     def recipe(self) -> Recipe:
-        """Recipe shared by all runs, apart from learning rate and weight decay."""
+        """Recipe that all runs share except for learning rate and weight decay."""
         return self.runs[0].training.recipe
 
     def train(self) -> None:
@@ -178,7 +180,7 @@ class Trainer:
         save_at: Collection[int] = (),
         until: int | None = None,
     ) -> TrainState:
-        """Take the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
+        """Run the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 
         The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. Steps up to ``until``
         are repeated only to obtain their state: they are saved, but neither logged nor evaluated again.
@@ -196,11 +198,9 @@ class Trainer:
         if start >= end:
             return state
         if again:
-            self.log(
-                f"The {phase.name} has no checkpoint at step {end}: its steps from {start} on are taken once more."
-            )
+            self.log(f"The {phase.name} has no checkpoint at step {end}; its steps from step {start} on are repeated.")
         if not self.stop.steps:
-            self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
+            self.log(f"Compiling the step of {self.runs[0].training.name}; training begins once compilation is done.")
         steps, batches = self.compile(start, end), self.batches(phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # Seconds count as training from here on: every process has finished compiling.
@@ -245,7 +245,7 @@ class Trainer:
         return state
 
     def steps_unsaved(self, seconds: float) -> int:
-        """Return the number of steps in ``UNSAVED_SECONDS``, given the main process's time for ``TIMED_STEPS``."""
+        """Return the number of steps in ``UNSAVED_SECONDS`` from the main process's ``seconds`` for ``TIMED_STEPS``."""
         return self.group.broadcast(max(1, round(UNSAVED_SECONDS / seconds * TIMED_STEPS)))
 
     def initial_state(self) -> TrainState:
@@ -270,16 +270,17 @@ class Trainer:
         return compiled
 
     def sequences(self, step: int) -> int:
-        """Return the number of sequences in the batch of a step, counted from 1."""
+        """Return the number of sequences in a step's batch; steps are counted from 1."""
         return self.recipe.batch_schedule.at(step - 1).batch_tokens // self.recipe.data.sequence_length
 
     def batches(self, phase: Phase, start: int) -> Iterator[Batch]:
-        """Return global batches of a phase after step ``start``."""
+        """Return an iterator over the global batches of a phase after step ``start``."""
         return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, phase, start)
 
     def next_batch(self, phase: Phase, step: int, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
-        """Return the batch of a step. Time counts as waiting for data only if the devices had finished the ``last``
-        step."""
+        """Return the batch of a step. Time counts as waiting for data only if the devices have finished the step with
+        metrics ``last``.
+        """
         for run in self.runs:
             run.attempts.step(phase.name, step)
         began = time.perf_counter()

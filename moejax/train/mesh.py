@@ -22,22 +22,21 @@ Devices = Annotated[int, whole(-1, 1_000_000)]
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Devices along each axis of the mesh, within a slice; -1 on one axis takes the remaining devices.
+    """Number of devices along each mesh axis, within a slice; an axis of -1 uses the remaining devices.
 
     Slices of TPUs are connected only by the data-center network (DCN). Each slice holds a copy of the state. Only sums
-    over tokens, mainly those of gradients, cross between slices.
+    over tokens, mainly gradient sums, cross between slices.
     """
 
     dcn_data: Devices = -1
-    """Number of slices; -1 for as many as there are. They are the outermost part of the mesh's axis ``data``."""
+    """Number of slices; -1 for all existing slices. They form the outermost part of the mesh axis ``data``."""
     data: Devices = -1
     fsdp: Devices = 1
     expert: Devices = 1
     tensor: Devices = 1
 
     def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
-        """Return sizes in the order of ``MESH_AXES``, for devices in this many slices; ``data`` counts those of all
-        slices.
+        """Return sizes in the order of ``MESH_AXES`` for ``devices`` in ``slices``; ``data`` spans all slices.
 
         Raises:
           UserError: the axes do not multiply to the number of devices, or axes other than ``dcn_data`` cross slices.
@@ -53,7 +52,7 @@ class MeshShape:
         fixed = math.prod(size for size in given if size != -1)
         text = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, given, strict=True))
         if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given):
-            raise UserError(f"mesh is {text}; axes are positive, and at most one may be -1.")
+            raise UserError(f"mesh is {text}; axes must be positive, except that one may be -1.")
         if (-1 in given and devices % fixed) or (-1 not in given and fixed != devices):
             where = f"{devices} devices"
             if slices > 1:
@@ -68,13 +67,13 @@ class MeshShape:
         return tuple(devices // fixed if size == -1 else size for size in given)
 
     def joined(self, devices: int, slices: int = 1) -> int:
-        """Return the number of device groups along ``dcn_data``: the number of slices unless it is given."""
+        """Return the number of device groups along ``dcn_data``: the number of slices unless ``dcn_data`` is set."""
         wanted = slices if self.dcn_data == -1 else self.dcn_data
         if wanted < 1 or (slices > 1 and wanted != slices):
             raise UserError(
-                f"mesh.dcn_data is {self.dcn_data} and the devices are of {slices} slices; other axes would send "
-                f"tokens or weights over the data center's network: set it to {slices}, or to -1, which takes as "
-                f"many as there are."
+                f"mesh.dcn_data is {self.dcn_data} but the devices are in {slices} slices. Then other axes would "
+                f"send tokens or weights over the data-center network; set dcn_data to {slices}, or to -1 for the "
+                "number of slices."
             )
         if devices % wanted:
             raise UserError(f"mesh.dcn_data is {wanted}, which does not divide {devices} devices; choose a divisor.")
@@ -82,12 +81,12 @@ class MeshShape:
 
 
 def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return the mesh over all devices of all processes, or the given ones, with Auto axes: the compiler chooses
-    shardings that are not specified.
+    """Return the mesh over ``devices``, by default all devices of all processes. Its axes have the type Auto: the
+    compiler chooses unspecified shardings.
 
-    On a torus, axes get whole dimensions if the sizes allow it, so that their devices are neighbors. Other platforms
-    have no slices. There ``dcn_data`` divides the devices in order into equal groups: one per process if the number of
-    processes matches.
+    On a TPU torus, axes get whole dimensions if the sizes allow it, so that their devices are neighbors. Other
+    platforms have no slices; there ``dcn_data`` divides the devices, in order, into equal groups. If the number of
+    groups is the number of processes, each process is a group.
 
     Raises:
       UserError: the axes do not multiply to the number of devices, or axes other than ``dcn_data`` cross slices.
@@ -123,13 +122,13 @@ def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:
 
 
 def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
-    """Return the sorted indices of a batch's rows that are on this process's devices."""
+    """Return the sorted indices of the batch rows on this process's devices."""
     places = sharding.addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in places if index is not None]))
 
 
 def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSharding) -> jax.Array:
-    """Return a batch of ``rows`` rows on the devices; each process supplies its own rows, ``mine``."""
+    """Return a batch of ``rows`` rows on the devices; each process supplies its own rows with indices ``mine``."""
 
     def part(index: Any) -> np.ndarray:
         return local[np.searchsorted(mine, np.arange(rows)[index[0]])]
@@ -142,27 +141,28 @@ def check_fits(architecture: Architecture, batch_sequences: int, microbatches: i
     shards = token_shards(mesh)
     if batch_sequences % shards:
         raise UserError(
-            f"A batch has {batch_sequences} sequences, which {shards} token shards (data x fsdp x expert) do not "
-            f"divide; change batch_tokens or the mesh."
+            f"A batch has {batch_sequences} sequences, which is not divisible by the {shards} token shards (data x "
+            "fsdp x expert); change batch_tokens or the mesh."
         )
     if batch_sequences // microbatches % shards:
         raise UserError(
-            f"A microbatch has {batch_sequences // microbatches} sequences, {batch_sequences} in {microbatches} parts, "
-            f"which {shards} token shards (data x fsdp x expert) do not divide; change microbatches, batch_tokens or "
-            f"the mesh."
+            f"A microbatch has {batch_sequences // microbatches} sequences ({batch_sequences} in {microbatches} "
+            f"microbatches), which is not divisible by the {shards} token shards (data x fsdp x expert); change "
+            "microbatches, batch_tokens or the mesh."
         )
     if architecture.model_dim % mesh.shape["fsdp"]:
         raise UserError(
-            f"model_dim is {architecture.model_dim}, which mesh.fsdp = {mesh.shape['fsdp']} does not divide, so every "
-            f"device would hold whole matrices: choose a divisor, and use mesh.data for the other devices."
+            f"model_dim is {architecture.model_dim}, which is not divisible by mesh.fsdp = {mesh.shape['fsdp']}, so "
+            "every device would hold whole matrices. Choose a divisor, and use mesh.data for the other devices."
         )
     if architecture.is_moe and architecture.num_experts % mesh.shape["expert"]:
         raise UserError(
-            f"num_experts is {architecture.num_experts}, which mesh.expert = {mesh.shape['expert']} does not divide; "
-            f"every device along that axis holds as many experts: choose a divisor."
+            f"num_experts is {architecture.num_experts}, which is not divisible by mesh.expert = "
+            f"{mesh.shape['expert']}; all devices along that axis hold equally many experts. Choose a divisor."
         )
     if architecture.is_moe and architecture.expert_hidden % mesh.shape["tensor"]:
         raise UserError(
-            f"expert_hidden is {architecture.expert_hidden}, which mesh.tensor = {mesh.shape['tensor']} does not "
-            f"divide; every device along that axis holds as many hidden units of an expert: choose a divisor."
+            f"expert_hidden is {architecture.expert_hidden}, which is not divisible by mesh.tensor = "
+            f"{mesh.shape['tensor']}; all devices along that axis hold equally many hidden units of an expert. "
+            "Choose a divisor."
         )

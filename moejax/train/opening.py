@@ -45,13 +45,12 @@ def open_runs(
     began: float | None,
     log: Callable[[str], None],
 ) -> Iterator[tuple[list[TrainingRun], Mesh]]:
-    """Yield the runs of the trainings, each given with its folder, and their mesh.
+    """Yield the opened training runs, each passed with its folder, and their mesh.
 
-    Inside the context, the folders are locked. The time of runs without all rows is recorded, including how the attempt
-    ends.
+    Inside the context, the folders are locked. For unfinished runs, the time and the end of the attempt are recorded.
 
     Raises:
-      UserError: as ``moejax.train.loop.train``.
+      UserError: see ``moejax.train.loop.train``.
     """
     pairs, owned = [], []
     for training, folder in trainings:
@@ -128,7 +127,10 @@ def open_data(
     group.run_or_abort(lambda: check(corpus), wait_seconds=PREPARING_SECONDS)
     asked, there = data.validation_tokens, corpus.validation().tokens
     if there + data.sequence_length <= asked:
-        log(f"data.validation_tokens is {asked:,}, and the held-out text has {there:,} in whole rows: these are used.")
+        log(
+            f"data.validation_tokens is {asked:,}, but the held-out text has only {there:,} tokens in whole rows; "
+            "all of them are used."
+        )
     return corpus
 
 
@@ -146,7 +148,7 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_memory(training: Training, program: Program) -> Iterator[None]:
-    """Raise ``UserError`` with the sizes if a training runs out of memory."""
+    """Raise ``UserError`` with memory sizes if the training runs out of memory."""
     try:
         yield
     except Exception as error:
@@ -157,16 +159,17 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
         limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
         has = f", of the {format_bytes(limit)} that it has" if limit else ""
         raise UserError(
-            f"{text} The parameters and optimizer of {training.name} take {format_bytes(state)} on each device{has}; "
-            f"activations of {training.recipe.batch_tokens:,} tokens a step come on top. Raise recipe.microbatches, "
-            f"set recipe.runtime.remat = 'full', or split the state over more devices (recipe.mesh.fsdp); moejax plan "
-            f"states what a step needs."
+            f"{text} The parameters and optimizer of {training.name} need {format_bytes(state)} on each "
+            f"device{has}; a step also needs activations for {training.recipe.batch_tokens:,} tokens. Raise "
+            "recipe.microbatches, "
+            f"set recipe.runtime.remat = 'full', or split the state over more devices (recipe.mesh.fsdp); moejax "
+            "plan reports the memory that a step needs."
         ) from error
 
 
 def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup) -> Mesh:
     """Return the mesh after checking settings, data sources and devices. If a check fails, the reason is recorded in
-    the folders of existing trainings, such as those that a study prepared."""
+    the folders of existing training runs, such as those that a study prepared."""
     trainings = [training for training, _ in pairs]
 
     def mesh() -> Mesh:
@@ -202,13 +205,13 @@ def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
         if different:
             raise UserError(
                 f"{trainings[0].name} and {other.name} cannot be vmapped together: "
-                f"{'; '.join(different[:3])}. Vmapped runs differ in seed, learning rate and weight decay alone: train "
-                f"these one by one."
+                f"{'; '.join(different[:3])}. Vmapped runs may differ only in seed, learning rate and weight decay; "
+                "train these runs one by one."
             )
     if group.count > 1 or jax.device_count() > 1:
         raise UserError(
-            f"Vmapped runs are trained by one process on one device, and here are {group.count} processes with "
-            f"{jax.device_count()} devices; train them one by one, each on the mesh."
+            f"Vmapped runs need one process and one device, but there are {group.count} processes with "
+            f"{jax.device_count()} devices; train the runs one by one, each on the mesh."
         )
 
 

@@ -1,5 +1,6 @@
-"""Build optimizers with gradient clipping and decoupled weight decay through Optax, with updates of unit learning
-rate; skip and count steps that would spoil a training."""
+"""Build Optax optimizers with gradient clipping and decoupled weight decay, whose updates have a unit learning rate;
+skip and count steps that would harm a training run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class ParameterParts(NamedTuple):
     axes: Any
     """Logical axis names."""
     inputs: Any
-    """Axes that the parameter sums over, if it is a matrix."""
+    """Axes of a matrix that its matmul sums over."""
     is_matrix: Any
     """True for matrices, which decay; False for norms and biases."""
 
@@ -39,20 +40,20 @@ class OptimizerConfig:
     """Settings of the optimizer and its schedule."""
 
     name: Annotated[str, one_of(("adamw", "muon"))] = "adamw"
-    """AdamW, or Muon for the matrices between hidden vectors."""
+    """AdamW, or Muon, which applies to the matrices between hidden vectors."""
     learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
     """Peak of the schedule; 0, or "auto" in a config, means that ``Recipe.hyperparameters`` chooses it."""
     warmup_tokens: Tokens = 0
     decay_share: Annotated[float, NumberRange(0, 1, without_low=True)] = 0.2
-    """Share of a budget, at its end, over which the learning rate decays; with 1, decay starts at the end of the
-    warm-up."""
+    """Final share of a budget during which the learning rate decays; with 1, decay starts at the end of the warm-up."""
     decay_shape: Annotated[str, one_of(DECAYS)] = "linear"
-    """Shape of the decay, in ``moejax.train.schedule``."""
+    """Shape of the decay: a key of ``moejax.train.schedule.DECAYS``."""
     final_share: Share = 0.1
     """Final learning rate, as a share of the peak."""
     batch_exponent: Scale = 0.0
-    """Exponent of the batch size in a ramp: the learning rate is multiplied by (batch / last batch)^exponent. 0 leaves
-    it constant; 0.5 is the square-root rule."""
+    """Exponent of the batch size in a batch ramp: the learning rate is multiplied by (batch / last batch)^exponent. 0
+    leaves it unchanged; 0.5 is the square-root rule.
+    """
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
     epsilon: Epsilon = 1e-8
@@ -61,8 +62,9 @@ class OptimizerConfig:
     """Momentum of Muon's matrices."""
     moments_dtype: Annotated[str, one_of(MOMENT_TYPES)] = "float32"
     """Type in which moments are stored between steps. AdamW stores two per parameter, Muon one per entry of a hidden
-    matrix. Steps compute in float32. They round to bfloat16 stochastically, because rounding to nearest would keep a
-    moment from decaying with a ``beta2`` near 1."""
+    matrix. Steps compute in float32 and round to bfloat16 stochastically; rounding to nearest would keep a moment from
+    decaying with a ``beta2`` near 1.
+    """
     clip_norm: Scale = 1.0
     """Largest global norm of the gradients; 0 disables clipping."""
 
@@ -77,8 +79,7 @@ class OptimizerConfig:
 def make_optimizer(
     config: OptimizerConfig, parts: ParameterParts, weight_decay: float | Array | None = None
 ) -> optax.GradientTransformation:
-    """Return the chain of an optimizer. Updates point uphill at unit size; a step subtracts them times the learning
-    rate.
+    """Return an optimizer as an Optax chain. Its updates point uphill; a step subtracts them times the learning rate.
 
     ``weight_decay``, which may be traced, replaces the config's value.
     """
@@ -91,8 +92,9 @@ def make_optimizer(
 
 
 def _clip_by_global_norm(most: float) -> optax.GradientTransformation:
-    """Clip like Optax, but multiply by one factor for all: XLA fuses the multiplication but materializes Optax's
-    division."""
+    """Clip like Optax, but multiply all gradients by one factor: XLA fuses this multiplication but materializes Optax's
+    division.
+    """
 
     def clipped(gradients: Any) -> Any:
         factor = jnp.minimum(1.0, most / optax.tree.norm(gradients))
@@ -107,14 +109,14 @@ class StoredMoments(NamedTuple):
     steps: Int[Array, ""]
     """Number of updates, which seeds the rounding."""
     inner: Any
-    """State of the optimizer, with bfloat16 for float32 arrays that belong to a parameter."""
+    """State of the optimizer, with float32 arrays that belong to a parameter stored as bfloat16."""
 
 
 def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransformation:
     """Store the moments of an optimizer in bfloat16; its updates compute in float32.
 
-    Rounding is stochastic, so that the expected moment is that of float32 (Zamirai et al., "Revisiting BFloat16
-    Training", 2020).
+    Rounding is stochastic, so that its mean is the float32 moment (Zamirai et al., "Revisiting BFloat16 Training",
+    2020).
     """
 
     def stored(state: Any, params: Any, steps: Int[Array, ""]) -> StoredMoments:
@@ -140,7 +142,7 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
 def round_stochastically(x: Float[Array, ...], key: Key[Array, ""]) -> Float[Array, ...]:
     """Round float32 to one of the two nearest bfloat16 numbers at random, so that the mean is ``x``.
 
-    Infinity and NaN are kept: the noise would carry a NaN of all ones into a finite number.
+    Infinity and NaN are kept, because the noise would turn a NaN with all bits set into a finite number.
     """
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     # bfloat16 is the upper half of float32.
@@ -151,11 +153,11 @@ def round_stochastically(x: Float[Array, ...], key: Key[Array, ""]) -> Float[Arr
 
 
 def of_parameters(state: Any, params: Any, values: Any, otherwise: Any) -> Any:
-    """Return a tree like an optimizer's state: the values of the parameters at arrays that belong to one, and
-    ``otherwise`` elsewhere.
+    """Return a tree with the structure of an optimizer's state: the parameter's value for arrays that belong to a
+    parameter, ``otherwise`` elsewhere.
 
-    An array belongs to a parameter if its path ends with the parameter's path and the shapes match. This holds however
-    an optimizer stores its moments: Muon has two trees, each with a part of the parameters.
+    An array belongs to a parameter if its path ends with the parameter's path and the shapes match. This works for any
+    optimizer state, including Muon's two trees, each with a part of the parameters.
     """
     placed = {
         path: (leaf.shape, value)
@@ -179,9 +181,9 @@ def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTrans
 def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
     """Return Muon: orthogonalized momentum for the matrices between hidden vectors (Jordan, 2024).
 
-    Each layer, expert and projection is a separate matrix. Updates have the root mean square of Adam's, 0.2, so that
-    one learning rate suits both (Liu et al., 2025, Moonlight). Vocabulary, routers and norms use Adam, with Nesterov
-    momentum like the rest.
+    Each layer, expert and projection is a separate matrix. Updates have the same root mean square as Adam's, 0.2, so
+    that one learning rate suits both (Liu et al., 2025, Moonlight). Embeddings, output head, routers and norms use
+    Adam, also with Nesterov momentum.
     """
     dimensions = jax.tree.map(_matrix_axes, parts.axes, parts.inputs, is_leaf=lambda leaf: isinstance(leaf, tuple))
     return optax.contrib.muon(
@@ -196,7 +198,7 @@ def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransf
 
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
-"""Functions ``optimizer(config, parts)`` without weight decay, by ``OptimizerConfig.name``."""
+"""Functions ``optimizer(config, parts)``, without weight decay, by ``OptimizerConfig.name``."""
 
 
 def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
@@ -211,18 +213,19 @@ def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contri
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """Steps to skip, and the number that may follow each other."""
+    """Settings of the divergence guard: which steps to skip, and how many in a row."""
 
     spike: Scale = 0.0
     """Skip steps with a gradient norm above this multiple of its running mean; 0 skips only non-finite ones."""
     patience: Steps = 5
-    """Number of skipped steps in a row after which a training stops, in the state before the first of them. It is
-    checked at every logged step."""
+    """Number of skipped steps in a row after which a training run stops, with the state before the first skipped step.
+    It is checked at every logged step.
+    """
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda guard: not 0 < guard.spike <= 1,
-            "guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.",
+            "guard.spike is {self.spike}; it must be above 1, or 0 to skip no spikes.",
         ),
     )
 
@@ -230,19 +233,19 @@ class GuardConfig:
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """State of the guard."""
+    """State of the divergence guard."""
 
     skipped: Any
     """Int32: number of steps skipped so far."""
     in_a_row: Any
-    """Int32: number of consecutive skipped steps up to now."""
+    """Int32: number of consecutive steps skipped most recently."""
     taken: Any
-    """Int32: number of steps taken."""
+    """Int32: number of accepted steps."""
     mean_norm: Any
-    """Float32: running mean of the gradient norm over steps taken."""
+    """Float32: running mean of the gradient norm over accepted steps."""
 
     def accepts(self, config: GuardConfig, loss: Float[Array, ""], norm: Float[Array, ""]) -> Bool[Array, ""]:
-        """Return whether to take a step."""
+        """Return whether to accept a step."""
         fine = jnp.isfinite(loss) & jnp.isfinite(norm)
         if config.spike:
             fine = fine & ((self.taken < _WARM) | (norm <= config.spike * self.mean_norm))
@@ -268,6 +271,6 @@ def new_guard() -> Guard:
 
 
 _WARM = 20
-"""Number of steps taken before spikes are detected."""
+"""Number of accepted steps before spikes are detected."""
 _MEMORY = 100
 """Averaging window of the mean norm, in steps."""

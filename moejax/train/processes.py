@@ -1,4 +1,4 @@
-"""Coordinate the processes of one training: start, discovery, agreement and joint exit.
+"""Coordinate the processes of one training run: start, discovery, agreement and joint exit.
 
 Agreement uses the coordination service of ``jax.distributed``, not the devices. Thus every wait has a time limit, and
 nothing needs to be compiled.
@@ -36,16 +36,16 @@ from moejax.wording import says, told
 T = TypeVar("T")
 
 WAIT_SECONDS = 300.0
-"""Timeout for waiting for other processes, unless their work has unknown length."""
+"""Timeout for waiting for other processes, unless the duration of their work is unknown."""
 
 _LONGER_SECONDS = 30
-"""Extra seconds before JAX's own timeout."""
+"""Seconds by which JAX's own timeout is longer."""
 
 HASHING_SECONDS = 6 * 3600.0
-"""Timeout for waiting at the end of a training for processes that hash their part of the last checkpoint."""
+"""Timeout for waiting at the end of a training run for processes that hash their part of the last checkpoint."""
 
 HEARTBEAT_SECONDS = 60
-"""Heartbeat timeout after which the other processes regard a process as dead and end."""
+"""Time without a heartbeat after which the other processes regard a process as dead and end."""
 
 AGAIN = os.EX_TEMPFAIL
 """Exit status of an interrupted training that resumes at the next start."""
@@ -56,11 +56,11 @@ GRACE_SECONDS = 15.0
 _POLL_SECONDS = 0.2
 
 _agreements = itertools.count()
-"""Counter of agreements, which all processes make in the same order."""
+"""Counter of agreements; all processes make them in the same order."""
 
 
 class ProcessGroup:
-    """The processes of one training, from the perspective of this one; a group of one without others.
+    """The processes of one training run, seen from this process. A single process is a group of one.
 
     Every process makes the same calls in the same order. Values are plain data and pass through the key-value store.
     """
@@ -70,7 +70,7 @@ class ProcessGroup:
         self.count = jax.process_count()
         self._wait = wait_seconds
         self._to_delete: str | None = None
-        """Key prefix of the last agreement, which others may still read, in the main process."""
+        """Key prefix of the last agreement, which other processes may still read; used only in the main process."""
 
     @property
     def is_main(self) -> bool:
@@ -81,11 +81,11 @@ class ProcessGroup:
         """Return the values of all processes, in the order of their indices. A value is plain data.
 
         The main process reads the values one by one and publishes them together. This takes four requests per process
-        instead of one per pair.
+        instead of one per pair of processes.
 
         Raises:
           UserError: a process did not arrive in time.
-          JaxRuntimeError: the others cannot be reached.
+          JaxRuntimeError: the other processes cannot be reached.
         """
         if self.count == 1:
             return [value]
@@ -105,7 +105,7 @@ class ProcessGroup:
             client.key_value_set(f"{place}/all", json.dumps(str(error)))
             raise
         client.key_value_set(f"{place}/all", json.dumps(values))
-        # All processes have arrived, so nobody reads the earlier agreement any more.
+        # All processes have arrived, so no process still reads the earlier agreement.
         if self._to_delete is not None:
             client.key_value_delete(self._to_delete)
         self._to_delete = place
@@ -120,20 +120,20 @@ class ProcessGroup:
         self.all_gather(None, wait_seconds=wait_seconds)
 
     def run_or_abort(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
-        """Run ``work`` in every process; if it fails in one, all of them end.
+        """Run ``work`` in every process; if it fails in one process, end all of them.
 
         A group of one re-raises exceptions of ``work`` other than ``UserError``.
 
         Raises:
           CoordinatedError: the error of a process, in the main process.
-          SystemExit: in the other processes, which print nothing except bugs of moejax that they meet.
+          SystemExit: in the other processes, which print only tracebacks of moejax's bugs.
         """
         problem, result = None, None
         try:
             result = work()
         except UserError as error:
             problem = str(error)
-        # A process that lost the others cannot communicate any more.
+        # A process that lost the others can no longer communicate.
         except JaxRuntimeError:
             raise
         except Exception as error:
@@ -143,7 +143,7 @@ class ProcessGroup:
                 problem = f"a file cannot be used ({error.filename}: {says('the system', error)})"
             else:
                 traceback.print_exception(error)
-                problem = f"it met a mistake of moejax's ({says('Python', error)})"
+                problem = f"a bug in moejax occurred ({says('Python', error)})"
         problems = self.all_gather(problem, wait_seconds=wait_seconds)
         failed = [number for number, text in enumerate(problems) if text is not None]
         if failed:
@@ -154,12 +154,12 @@ class ProcessGroup:
     def run_on_main(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
         """Run ``work`` only in the main process, and return its result, which is plain data, in every process.
 
-        Raises: as ``run_or_abort``.
+        Raises: the same exceptions as ``run_or_abort``.
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
 
     def abort(self, text: str) -> NoReturn:
-        """End a training for a reason known to all processes.
+        """End a training run for a reason known to all processes.
 
         Raises:
           CoordinatedError: with ``text``, in the main process.
@@ -174,14 +174,15 @@ class ProcessGroup:
             different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
             if different:
                 self.abort(
-                    f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all "
-                    f"the same."
+                    f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Start all "
+                    "processes with the same values."
                 )
 
     @contextlib.contextmanager
     def leaving_together(self) -> Iterator[None]:
-        """Wait for every process at the exits that all processes take. JAX ends processes that left, and then the
-        others, if one of them stays longer than ``HEARTBEAT_SECONDS``."""
+        """Wait for every process when leaving the context. If one stays ``HEARTBEAT_SECONDS`` longer than the others,
+        JAX ends all of them.
+        """
         try:
             yield
         except (CoordinatedError, SystemExit):
@@ -207,8 +208,8 @@ class ProcessGroup:
                 waited += part
                 if waited >= wait:
                     raise UserError(
-                        f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see its "
-                        f"messages. The same command resumes from the newest checkpoint."
+                        f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see "
+                        "that process's messages. The same command resumes from the newest checkpoint."
                     ) from error
 
 
@@ -216,8 +217,8 @@ class ProcessGroup:
 def init_distributed(
     coordinator: str | None, processes: int | None, process: int | None, *, wait_seconds: float = WAIT_SECONDS
 ) -> Iterator[None]:
-    """Join ``jax.distributed`` inside the context. Arguments that are None come from the environment: Slurm, Open MPI,
-    Kubernetes, Cloud TPU.
+    """Join ``jax.distributed`` inside the context. Arguments that are None are read from the environment of Slurm, Open
+    MPI, Kubernetes or Cloud TPU.
 
     Raises:
       UserError: the coordinator is unknown, its port is in use, other processes do not arrive, or the environment is
@@ -246,20 +247,23 @@ def init_distributed(
             )
     except JaxRuntimeError as error:
         raise UserError(
-            f"{met} ({says('JAX', error)}). If its port is in use, give all processes another with --coordinator "
+            f"{met} ({says('JAX', error)}). If its port is in use, give all processes another port with --coordinator "
             f"HOST:PORT."
         ) from error
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"The other processes are not known ({says('JAX', error)}); give --coordinator HOST:PORT, --processes N "
-            f"and --process I, or start them by Slurm, Open MPI, Kubernetes or on Cloud TPU."
+            f"The other processes cannot be determined ({says('JAX', error)}). Give --coordinator HOST:PORT, "
+            "--processes N "
+            f"and --process I, or start the processes with Slurm, Open MPI, Kubernetes or on Cloud TPU."
         ) from error
     yield
     jax.distributed.shutdown()
 
 
 def _check_port(port: int) -> None:
-    """Raise ``UserError`` if the coordinator cannot listen on a port; JAX 0.10 ends with a segmentation fault then."""
+    """Raise ``UserError`` if the coordinator cannot listen on a port, which would crash JAX 0.10 with a segmentation
+    fault.
+    """
     with socket.socket() as probe:
         # SO_REUSEADDR allows a port that was released recently.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -274,7 +278,9 @@ def _check_port(port: int) -> None:
 
 @contextlib.contextmanager
 def _time_limit(seconds: float, text: str) -> Iterator[None]:
-    """End the process with a message if the block takes longer; JAX would end it with a stack trace."""
+    """End the process with a message if the block takes longer than ``seconds``; JAX would end it with a stack
+    trace.
+    """
 
     def end() -> None:
         say(f"moejax: {text}")
@@ -290,8 +296,8 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
 
 
 def run_here(words: Sequence[str], processes: int) -> int:
-    """Run ``moejax train WORDS`` in ``processes`` processes and return their status. Signals are forwarded to all of
-    them.
+    """Run ``moejax train WORDS`` in ``processes`` processes and return their status. Signals are forwarded to all
+    processes.
     """
     coordinator = f"127.0.0.1:{_free_port()}"
     command = [sys.executable, "-m", "moejax", "train", *words, "--processes", str(processes)]
@@ -344,7 +350,7 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def own_stdout() -> Iterator[None]:
-    """Redirect output of libraries from stdout to stderr, such as Gloo's messages at each connection."""
+    """Redirect libraries' output from stdout to stderr, such as Gloo's messages at each connection."""
     sys.stdout.flush()
     before, where = sys.stdout, os.dup(1)
     os.dup2(2, 1)
@@ -359,7 +365,7 @@ def own_stdout() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_alone(group: ProcessGroup) -> Iterator[None]:
-    """End a process at once if it alone fails among several, since the others no longer respond."""
+    """End this process at once if only it fails among several, because the others no longer respond."""
     try:
         yield
     except CoordinatedError:

@@ -1,4 +1,6 @@
-"""Build the compiled functions of a training and the shardings of its state, and limit how far the host runs ahead."""
+"""Build the compiled functions of a training run and the shardings of its state, and limit how far the host runs
+ahead.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,26 @@ from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training, phases, shared_settings
 
 MAX_STEPS_IN_FLIGHT = 8
-"""Maximum number of launched, unfinished steps. With 32, XLA's CPU client waits for one step before it launches the
-next. This can deadlock if several devices wait for each other within a step and each has one thread."""
+"""Maximum number of launched but unfinished steps. From 32 on, XLA's CPU client waits for a step before it launches the
+next one. This can deadlock if several devices wait for each other within a step and each has one thread.
+"""
 MUCH_MEMORY_BYTES = 2**28
 """Working memory of a step on a CPU above which the next step is launched only after this one has freed its memory. The
-client reports a step as done before it frees the memory, so a waiting step would allocate the same amount again."""
+client reports a step as done before it frees the memory, so the next step would allocate the same amount again.
+"""
 GIVING_BACK_SECONDS = 0.005
 SHARED_EVALUATION_TOKENS = 65_536
-"""Number of tokens evaluated together if they share the capacity of experts and thus affect each other's losses. It is
-independent of the batch and the mesh."""
+"""Number of tokens evaluated together if they share the experts' capacity and thus affect each other's losses. It is
+independent of the batch and the mesh.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The compiled functions of one training, or of several that are vmapped.
+    """The compiled functions of one training run, or of several that are vmapped.
 
-    Shapes and shardings are those of one training. With ``vmapped_runs``, the arrays of ``step`` have a leading axis of
-    runs.
+    Shapes and shardings are those of one training run. With ``vmapped_runs``, the arrays of ``step`` have a leading
+    axis of runs.
     """
 
     mesh: Mesh
@@ -56,7 +61,7 @@ class Program:
     step: jax.stages.Wrapped
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state argument is donated."""
     batch: dict[str, jax.ShapeDtypeStruct]
-    """Shapes of a global batch, the last one of a ramp."""
+    """Shapes of a global batch; with a batch ramp, of its last size."""
     schedule: Schedule
     """Shapes of a schedule."""
     evaluate: jax.stages.Wrapped
@@ -64,7 +69,7 @@ class Program:
     evaluation_batch: dict[str, jax.ShapeDtypeStruct]
     """Shapes of an ``evaluate`` batch."""
     evaluation_sequences: int
-    """Number of validation sequences in that batch; the rest is padding for the mesh."""
+    """Number of validation sequences in that batch; its other sequences are padding for the mesh."""
     shardings: TrainState
     """Sharding of each array of the state."""
     abstract: TrainState
@@ -80,7 +85,9 @@ class Program:
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> jax.stages.Compiled:
-        """Return ``step`` compiled, without running it, for ``batch`` or for this number of sequences."""
+        """Compile ``step`` without running it, for the shapes ``batch`` or for this number of sequences, and return
+        it.
+        """
         if sequences == self.batch["tokens"].shape[0]:
             return self.compiled_step()
         return self.step.lower(*self.step_shapes(sequences)).compile()
@@ -107,11 +114,11 @@ class Program:
 
 
 def make_program(training: Training, mesh: Mesh) -> Program:
-    """Return the functions of a training on a mesh. They are compiled at the first call, once per process for all
-    trainings that can be vmapped together.
+    """Return the functions of a training run on a mesh. They are compiled at the first call, once per process for all
+    training runs that can be vmapped together.
 
     Raises:
-      UserError: the devices do not support products in the runtime's types.
+      UserError: the devices do not support matmuls in the runtime's type.
     """
     kind = mesh.devices.flat[0].device_kind
     check_quantization(training.architecture, training.recipe.runtime, CHIP_OF_DEVICE.get(kind, ""))
@@ -155,16 +162,16 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
 
 @functools.lru_cache(maxsize=8)
 def vmap_program(program: Program, runs: int) -> Program:
-    """Return a program with a step for many trainings at once on one device.
+    """Return a program with a step for many training runs at once on one device.
 
-    States, batches, schedules and metrics of ``step`` have a leading axis of runs. ``init`` and ``evaluate`` remain
-    those of one run.
+    States, batches, schedules and metrics of ``step`` have a leading axis of runs. ``init`` and ``evaluate`` still work
+    on one run.
     """
     return replace(program, step=jax.jit(jax.vmap(program.functions.step), donate_argnums=0), vmapped_runs=runs)
 
 
 class StepsInFlight:
-    """A limit on the number of launched, unfinished steps; ``steps`` are the compiled programs.
+    """A limit on the number of launched but unfinished steps; ``steps`` are the compiled programs.
 
     ``watch`` returns a context for every wait for one step.
     """

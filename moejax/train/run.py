@@ -1,4 +1,4 @@
-"""Define a run: one training in one folder, with its rows, log, attempts and checkpoints."""
+"""Define a run: one training run in one folder, with its rows, log, attempts and checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from moejax.wording import told
 
 @dataclass(kw_only=True)
 class TrainingRun:
-    """One training in its folder, as every process of the group represents it."""
+    """One training run in its folder. Every process of the group has an instance."""
 
     training: Training
     folder: Path
@@ -53,8 +53,9 @@ class TrainingRun:
     lock: HeldLock | None = None
     """Lock of the folder, in the process that writes to it."""
     diverged: str | None = None
-    """Reason why this run was excluded from vmapped training; None if it was not. Only the main process reads the file:
-    other machines may see an outdated copy of a shared folder."""
+    """Reason why this run was excluded from vmapped training; None if it was not. Only the main process reads the
+    file: other machines may see an outdated copy of a shared folder.
+    """
     metrics: MetricsLog = field(init=False)
     speed: Speed = field(init=False)
 
@@ -97,8 +98,9 @@ class TrainingRun:
         validation: Mapping[str, float],
         digest: int,
     ) -> dict[str, Any]:
-        """Write a line of the log and return it. ``seconds_since`` is the time since the previous line, after step
-        ``since``."""
+        """Write a log line and return it. ``seconds_since`` is the time since the previous line, written after step
+        ``since``.
+        """
         recipe = self.training.recipe
         tokens = recipe.tokens(step)
         values = {
@@ -117,8 +119,9 @@ class TrainingRun:
         return line
 
     def _as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's metrics, host arrays, as numbers. Those of layers are lists under ``layers``, with the
-        layers' numbers counted from the input, or ``mtp_k`` for a multi-token-prediction module."""
+        """Return a step's metrics, host arrays, as numbers. Layer statistics are lists under ``layers``, with the layer
+        indices, or ``mtp_k`` for a multi-token-prediction module.
+        """
         depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
         layers = {
             name.removeprefix(LAYERS): np.asarray(value).tolist()
@@ -142,21 +145,23 @@ class TrainingRun:
         )
 
     def check_corpus(self, text: Summary) -> None:
-        """Record the text that the training reads; raise ``UserError`` if it or its tokenizer differs from that of an
-        earlier start."""
+        """Record the hashes of the training's text and tokenizer; raise ``UserError`` if one differs from an earlier
+        start.
+        """
         path, vocab_size = self.folder / CORPUS, self.training.architecture.vocab_size
         now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
         known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=_REMEDY) if path.exists() else now
         if known["sha256"] != text.sha256:
             raise UserError(
-                f"{self.folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
-                f"{text.sha256[:12]}… (another Python?); continue with the original text, or start in another --out."
+                f"{self.folder} was trained on text with SHA-256 {known['sha256'][:12]}…, but {text.source} now has "
+                f"{text.sha256[:12]}… (another Python version?). Continue with the original text, or start in "
+                "another --out."
             )
         if known["tokenizer"] != text.tokenizer:
             raise UserError(
-                f"{self.folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} "
-                f"now comes with {text.tokenizer[:12]}…; give the set that it was started with, or start again in "
-                f"another --out."
+                f"{self.folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, but "
+                f"{text.source} now has {text.tokenizer[:12]}…. Give the original data set, or start again in "
+                "another --out."
             )
         if not path.exists():
             write_json(path, now)
@@ -175,8 +180,8 @@ class TrainingRun:
             write_json(path, {"source": source, "sha256": weights})
         elif read_json(path, {"sha256": str}, remedy=_REMEDY)["sha256"] != weights:
             raise UserError(
-                f"initial_weights.source {source} holds other weights than when {self.folder} was begun. Bring those "
-                f"back, or start again in another --out."
+                f"initial_weights.source {source} holds other weights than at the start of {self.folder}. Restore "
+                "the original weights, or start again in another --out."
             )
 
     def write_row(self, number: int, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]) -> dict[str, Any]:
@@ -246,13 +251,13 @@ class RunCheckpoints:
                 manager.save(step, states[number], metadata)
 
     def restore_newest(self, at_most: int | None = None) -> tuple[int, TrainState, float] | None:
-        """Return the newest step that can be restored, its state, and the seconds of training up to it. Return None if
-        there is no checkpoint.
+        """Return the newest step that can be restored, its state, and the seconds of training up to that step. Return
+        None if there is no checkpoint.
 
         Checkpoints that cannot be restored are moved to ``checkpoints/damaged`` once an earlier one is restored.
 
         Raises:
-          UserError: a checkpoint belongs to another training than its folder's, or none can be restored.
+          UserError: a checkpoint does not belong to its folder's training run, or no checkpoint can be restored.
         """
         failed: list[tuple[int, CheckpointManager, str]] = []
         for step in reversed(self.steps(at_most)):
@@ -267,8 +272,8 @@ class RunCheckpoints:
             else:
                 for other, manager, why in failed:
                     place = manager.set_aside(other)
-                    self._managers[0][0].log(f"{why} It is now {place}. Resuming from step {step}.")
-                # A diverged run needs some state at its index. Any state will do, since it is discarded.
+                    self._managers[0][0].log(f"{why} The checkpoint was moved to {place}. Resuming from step {step}.")
+                # A diverged run needs a state at its index; any state works, because it is discarded.
                 any_state = next(iter(restored.values()))
                 every = [restored.get(run.folder, any_state) for run, _ in self._managers]
                 seconds = sum(metadata["seconds"] for _, metadata in every)

@@ -1,4 +1,4 @@
-"""Define the schedules of a training: the learning rate, by warmup-stable-decay (WSD), and the weight decay.
+"""Define the schedules of a training run: warmup-stable-decay (WSD) for the learning rate, and the weight decay.
 
 A cosine schedule starts its decay at the end of the warm-up (``decay_share = 1``, ``decay_shape = "cosine"``). A
 constant schedule decays to its own peak (``final_share = 1``).
@@ -31,7 +31,7 @@ def exponential(done: Array, final: Array) -> Array:
 
 
 def one_minus_sqrt(done: Array, final: Array) -> Array:
-    """Return a decay that is fast at first: 1 - sqrt of the completed fraction (Hägele et al., 2024)."""
+    """Return a decay that is fast at first: 1 - sqrt(completed fraction) (Hägele et al., 2024)."""
     return 1 - (1 - final) * jnp.sqrt(done)
 
 
@@ -42,16 +42,17 @@ DECAYS = {"linear": linear, "cosine": cosine, "exponential": exponential, "1-sqr
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """Progress of a training with a batch ramp, in steps of its last batch. A schedule is thus the same function of
-    tokens with a ramp and without. Each leaf is Float32 (stages)."""
+    """Progress of a training run with a batch ramp, in steps of the last batch size. Schedules are thus the same
+    functions of tokens with and without a ramp. Each leaf is Float32 (stages).
+    """
 
     first_step: Any
     before: Any
-    """Tokens before a stage, in batches of the last size."""
+    """Tokens before each stage, in batches of the last size."""
     share: Any
-    """Batch size of a stage, as a share of the last one."""
+    """Batch size of each stage, as a share of the last batch size."""
     rate: Any
-    """Factor of a stage's learning rate."""
+    """Learning-rate factor of each stage."""
 
     def __call__(self, step: Float[Array, ""]) -> Float[Array, ""]:
         """Return the tokens of the first ``step`` steps, in batches of the last size."""
@@ -59,7 +60,7 @@ class Ramp:
         return before + (step - first_step) * share
 
     def rate_at(self, step: Float[Array, ""]) -> Float[Array, ""]:
-        """Return the factor of the learning rate at a step."""
+        """Return the learning-rate factor at a step."""
         return self._of(self.rate, step)
 
     def _of(self, leaf: Any, step: Float[Array, ""]) -> Float[Array, ""]:
@@ -81,12 +82,12 @@ class WarmupStableDecay:
     decay_steps: Any
     final_share: Any
     ramp: Ramp | None = None
-    """Batch ramp, with which steps are those of the last batch; None if all batches have the same size."""
+    """Batch ramp, which converts steps to steps of the last batch size; None if all batches have the same size."""
     shape: str = field(default="linear", metadata={"static": True})
     """A key of ``DECAYS``."""
 
     def __call__(self, step: Any) -> Float[Array, ""]:
-        """Return the learning rate of the update from step ``step`` to ``step + 1``."""
+        """Return the learning rate of the update from ``step`` to ``step + 1``."""
         step = jnp.asarray(step, jnp.float32)
         peak, after = self.peak, step + 1
         if self.ramp is not None:
@@ -103,8 +104,9 @@ _LEAST = 1e-6
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Inputs of a step other than state and batch. All numbers are leaves: trainings that differ only in them, such as
-    vmapped runs, share one compiled step."""
+    """Inputs of a step besides state and batch. All numbers are leaves: training runs that differ only in these
+    numbers, such as vmapped runs, share one compiled step.
+    """
 
     learning_rate: WarmupStableDecay
     weight_decay: Any

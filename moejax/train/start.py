@@ -1,4 +1,4 @@
-"""Create the first state of a training: random weights from its seed, or the weights of another model.
+"""Create the first state of a training run: random weights from its seed, or the weights of another model.
 
 Each process reads the parts of another model's weights that its devices hold, one at a time.
 """
@@ -52,7 +52,7 @@ from moejax.wording import some
 
 
 def first_state(training: Training, program: Program, log: Callable[[str], None]) -> TrainState:
-    """Return a training's first state on the mesh of ``program``.
+    """Return a training run's first state on the mesh of ``program``.
 
     Raises:
       UserError: the initial weights do not exist, or their model is not compatible.
@@ -78,7 +78,8 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
                 bias = _place(bias.shape, program.shardings.expert_bias, part)
             else:
                 log(
-                    f"The expert bias starts at 0: the one in {given.source} belongs to another router or other layers."
+                    f"The expert bias starts at 0, because the expert bias in {given.source} belongs to another "
+                    "router or other layers."
                 )
     params = nested(params)
     ema = jax.tree.map(jnp.copy, params) if training.recipe.ema_decay else None
@@ -86,7 +87,7 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
 
 
 def initial_weights_sha256(training: Training) -> str:
-    """Return the SHA-256 of a training's initial weights, reading all of them; empty for random ones.
+    """Return the SHA-256 of a training run's initial weights, reading all of them; empty for random ones.
 
     Raises:
       UserError: the weights do not exist, or differ from what was written.
@@ -106,7 +107,7 @@ def initial_weights_sha256(training: Training) -> str:
 
 
 def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> None:
-    """Raise ``UserError`` if a training cannot start from its configured weights; their arrays are not read.
+    """Raise ``UserError`` if a training run cannot start from its configured weights; their arrays are not read.
 
     ``tokenizer`` is the data's tokenizer, if known.
     """
@@ -133,7 +134,7 @@ def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
             f"initial_weights.source {path} was trained with another tokenizer than the data: {len(different):,} of "
             f"{len(shared):,} tokens differ, such as {first} ({theirs[first]!r} there, {here[first]!r} here). Prepare "
             f"the data with the tokenizer of the weights (data.tokenizer). To start from them anyway, remove "
-            f"tokenizer.json from a folder of weights (moejax convert --to weights)."
+            "tokenizer.json from a weights folder (moejax convert --to weights)."
         )
 
 
@@ -157,18 +158,22 @@ def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
 def _fitting(
     training: Training, source: Architecture, read: Read, fresh: dict[str, jax.Array], log: Callable[[str], None]
 ) -> Callable[[str], ReadBlock | None]:
-    """Return a function from a parameter's name to its block reader; None for parameters that keep their random
-    values."""
+    """Return a function that maps a parameter's name to its block reader, or to None if the parameter keeps its random
+    values.
+    """
     architecture, given = training.architecture, training.recipe.initial_weights
     _check_fit(training, source)
     if _shapes(source) == _shapes(architecture):
         if changed := changes(dump(source), dump(architecture)):
-            log(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
+            log(
+                f"The weights of {given.source} have the right shapes, but their architecture differs: "
+                f"{_shown(changed)}."
+            )
         return lambda name: functools.partial(read, name)
     if not preserves(architecture):
         log(
             f"The gates of router {architecture.router} do not sum to a constant (or a capacity drops tokens), so the "
-            f"mixture does not start as the dense model {given.source} ended."
+            f"MoE model does not start as the same function as the dense model {given.source}."
         )
     # Routers are small and needed whole. All processes gather them in the same order.
     routers = {
@@ -187,8 +192,8 @@ def _check_fit(training: Training, source: Architecture) -> None:
     beyond = {name: pair for name, pair in changed.items() if name.partition(".")[0] not in OF_THE_MIXTURE}
     if beyond or source.is_moe or not architecture.is_moe:
         raise UserError(
-            f"initial_weights.source {given.source} is of a model with {_shown(beyond or changed)}; give weights of "
-            f"this architecture, or, for a mixture, of a dense model that differs in the feed-forward alone."
+            f"initial_weights.source {given.source} holds a model with {_shown(beyond or changed)}. Give weights of "
+            "this architecture, or, for an MoE model, of a dense model that differs only in the feed-forward layers."
         )
     check_upcycled(source, architecture)
 
@@ -204,8 +209,8 @@ def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
         yield saved.training.architecture, functools.partial(read_saved, saved)
     else:
         raise UserError(
-            f"initial_weights.source {path} is neither a folder of weights, as moejax convert writes, nor the folder "
-            f"of a training or a checkpoint in one."
+            f"initial_weights.source {path} is neither a weights folder (written by moejax convert), nor a training "
+            "folder, nor a checkpoint in a training folder."
         )
 
 

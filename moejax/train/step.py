@@ -28,26 +28,27 @@ from moejax.train.schedule import Schedule
 from moejax.train.training import Training
 
 Batch = dict[str, Array]
-"""``tokens`` Int32[sequences, length + 1]; for packed documents also ``segments`` of the same shape: the number of each
-token's document within its row, counted from 1; 0 is padding."""
+"""A batch: ``tokens``, Int32[sequences, length + 1]. Packed documents also have ``segments``, of the same shape: the
+number of each token's document within its row, counted from 1; 0 is padding.
+"""
 
 LAYERS = "layers/"
-"""Prefix of metrics with one value per mixture layer."""
+"""Prefix of metrics with one value per MoE layer."""
 
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """State changed by a step, except the data position, which determines the batches and is stored in checkpoints."""
+    """State that a step changes. The data position is not part of it; checkpoints store the position separately."""
 
     step: Any
-    """Int32: number of batches seen, whether or not their steps were taken."""
+    """Int32: number of batches seen, including batches whose steps were skipped."""
     params: Any
     """Nested dict of float32 arrays."""
     optimizer: Any
     """State of the Optax chain."""
     expert_bias: Any
-    """Float32[routed layers, experts], or None; updated from the expert counts of each step, not by the gradient."""
+    """Float32[routed layers, experts], or None; updated from each step's expert counts, not by the gradient."""
     balance_loads: Any
     """Float32[routed layers, experts]: each expert's share of the assignments in the last accepted step, uniform before
     the first. None unless ``loss.balance_loads`` is "previous_step"."""
@@ -59,7 +60,7 @@ class TrainState:
 
 
 class Functions(NamedTuple):
-    """Functions ``init``, ``step`` and ``evaluate`` of one training."""
+    """Functions ``init``, ``step`` and ``evaluate`` of one training run."""
 
     init: Callable[[Any], TrainState]
     step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
@@ -67,8 +68,9 @@ class Functions(NamedTuple):
 
 
 def make_functions(training: Training) -> Functions:
-    """Return the functions for all trainings that differ from this one only in seed, learning rate and weight decay,
-    which are arguments."""
+    """Return functions that also serve training runs with another seed, learning rate or weight decay, which are
+    arguments.
+    """
     return Functions(
         functools.partial(init, training), functools.partial(step, training), functools.partial(evaluate, training)
     )
@@ -124,8 +126,9 @@ def step(
 def evaluate(
     training: Training, params: Params, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
 ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
-    """Return the loss of each sequence of a batch, in nats, and the routing sums over sequences marked as real.
-    Positions that are not predicted contribute 0."""
+    """Return each sequence's loss, in nats, and the routing sums over the sequences marked as real. Positions that are
+    not predicted contribute 0.
+    """
     architecture, microbatches = training.architecture, training.recipe.microbatches
 
     def of(part: Batch, real: Array) -> tuple[RoutingSums | None, Array]:
@@ -143,19 +146,18 @@ def evaluate(
 
 
 Gradient = tuple[Any, dict[str, Array], RoutingSums | None]
-"""Gradients, losses and routing sums; for several microbatches, their sums."""
+"""Gradients, losses and routing sums, summed over microbatches."""
 
 
 def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Gradient:
     """Return the gradient of a whole batch, computed one microbatch at a time.
 
-    The balance loss weights a microbatch's probabilities by the loads of the whole batch. The loads of earlier
-    microbatches are in the sums, and its own are known when its loss is computed. The loads of later microbatches are
-    counted beforehand, in a forward pass. Without that pass the result would not be exact. The gradient is J'f, where f
-    has the loads of each layer's experts and row (l, e) of J is the gradient of their summed probabilities. Until the
-    last microbatch has been routed, f is unknown, so a step must keep enough to compute J'f for every possible f. The
-    alternatives are as many gradients as J has independent rows, layers times (experts - 1), or the activations of all
-    microbatches, which microbatches exist to avoid, or a second pass.
+    The balance loss weights a microbatch's probabilities by the loads of the whole batch. When a microbatch's loss is
+    computed, its own loads and the loads of earlier microbatches are known. The loads of later microbatches are counted
+    beforehand, in a forward pass. An exact gradient needs that pass. The gradient is J'f, where f has the loads of each
+    layer's experts and row (l, e) of J is the gradient of their summed probabilities. Until the last microbatch has
+    been routed, f is unknown. The alternatives to a second pass are to keep one gradient per independent row of J,
+    layers times (experts - 1) gradients, or to keep the activations of all microbatches.
     """
     count = training.recipe.microbatches
     noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
@@ -175,8 +177,9 @@ def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Grad
 
 
 def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[..., Gradient]:
-    """Return ``gradient(part, key, whole)`` of a part of a batch; ``whole`` has the required statistics of the whole
-    batch, or is None."""
+    """Return the function ``gradient(part, key, whole)`` for a part of a batch; ``whole`` has the required statistics
+    of the whole batch, or is None.
+    """
     architecture, weights = training.architecture, training.recipe.loss
     modules, predictions = architecture.num_mtp_layers, range(architecture.num_mtp_layers + 1)
     targets = [jnp.maximum(_predicted(batch, depth).sum(), 1).astype(jnp.float32) for depth in predictions]
@@ -206,7 +209,7 @@ def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[.
 def _loads_behind(
     training: Training, state: TrainState, parts: tuple[Batch, Array]
 ) -> Int[Array, "microbatches routed_layers experts"]:
-    """Return, for every microbatch, the loads of those after it, each counted in a forward pass."""
+    """Return, for every microbatch, the summed loads of the later microbatches, counted in forward passes."""
 
     def counts(part: Batch, key: Array) -> Array:
         routing = _forward(training, state.params, state.expert_bias, part, key=key, mtp=True).routing
@@ -265,7 +268,7 @@ def parameter_parts(architecture: Architecture) -> ParameterParts:
 
 @functools.cache
 def moment_bytes(optimizer: OptimizerConfig, architecture: Architecture) -> float:
-    """Return the mean number of bytes of a parameter's moments, counted on the optimizer's state."""
+    """Return the mean number of bytes per parameter in the optimizer's moments."""
     params = transformer.abstract_params(architecture)
     state = jax.eval_shape(make_optimizer(optimizer, parameter_parts(architecture)).init, params)
     moments = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim)
@@ -273,8 +276,9 @@ def moment_bytes(optimizer: OptimizerConfig, architecture: Architecture) -> floa
 
 
 def health(sums: RoutingSums | None, bias: Array | None = None, *, mtp_layers: int = 0) -> dict[str, Array]:
-    """Return routing statistics: of each layer, Float[layers], as ``layers/NAME``, and means over all layers except the
-    last ``mtp_layers``, those of multi-token prediction. ``max_violation`` is their maximum instead."""
+    """Return routing statistics: per layer, Float[layers], as ``layers/NAME``, and averaged over all layers except the
+    last ``mtp_layers``, which are multi-token-prediction modules. ``max_violation`` is a maximum instead of a mean.
+    """
     if sums is None:
         return {}
     layers = statistics(sums, bias)
@@ -299,7 +303,9 @@ def _update_ema(ema: Params | None, params: Params, decay: float) -> Params | No
 
 
 def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"]:
-    """Return which targets count, ``further`` tokens after the next: those in the same document as the input token."""
+    """Return which targets, ``further`` tokens after the next, count: targets in the same document as the input
+    token.
+    """
     tokens, segments = batch["tokens"], batch.get("segments")
     there = has_token_ahead(tokens.shape, further + 1, segments, None if segments is None else segments > 0)
     return there[:, :-1]
@@ -311,9 +317,10 @@ def _inputs(batch: Batch) -> tuple[Int[Array, "sequences length"], Int[Array, "s
 
 
 def _seen(batch: Batch, architecture: Architecture) -> tuple[Array, Array]:
-    """Return the numbers of input tokens that experts process and of sequences with any, for all layers or for each
-    routed one. These inputs are not padding, and in multi-token-prediction modules they have a token at the module's
-    depth ahead."""
+    """Return the number of input tokens that experts process and the number of sequences with such tokens, for all
+    layers or for each routed layer. Such tokens are not padding; in a multi-token-prediction module they have a token
+    at the module's depth ahead.
+    """
     inputs, segments = _inputs(batch)
     real = None if segments is None else segments > 0
     depths = range(architecture.num_mtp_layers + 1)
@@ -339,9 +346,10 @@ def _microbatches(batch: Any, parts: int) -> Any:
 
 
 def _summed(run: Callable[..., tuple[Any, Any]], parts: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Scan ``run(before, *part)``, which returns two values for each part: return the sum of the first, of which only
-    one is in memory at a time, and the stack of the second. ``before`` is the sum over the previous parts; None during
-    shape evaluation."""
+    """Scan ``run(before, *part)``, which returns two values per part. Return the sum of the first values, accumulated
+    part by part, and the stack of the second values. ``before`` is the sum over the previous parts; None during shape
+    evaluation.
+    """
     first, _ = jax.eval_shape(run, None, *jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
 

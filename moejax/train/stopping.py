@@ -1,4 +1,4 @@
-"""Stop a training: at a signal, after its step is finished and saved; at once if its devices hang."""
+"""Stop a training run: at a signal, after the current step is finished and saved; at once if its devices hang."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STOPPED = "Stopped while no step was taken; the same command resumes from what 
 
 
 class Stopped(Exception):
-    """A training was asked to stop, and its work is saved."""
+    """Exception for a training run that stopped on request after saving its work."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -31,12 +31,12 @@ def exit_status(number: int) -> int:
 
 
 class Stop:
-    """Stop request of a training, set by a signal. With many processes, all stop after the same step."""
+    """Stop request of a training run, set by a signal. With many processes, all stop after the same step."""
 
     def __init__(self, processes: int = 1):
         self._many = processes > 1
         self.steps = 0
-        """Number of steps taken since the process started."""
+        """Number of steps run since the process started."""
         self._between_steps = False
         self._agreed = False
         self.number = 0
@@ -44,7 +44,7 @@ class Stop:
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """Defer signals while steps are taken and saved, until ``after_step`` checks for them or the context ends.
+        """Defer signals while steps run and are saved, until ``after_step`` checks for them or the context ends.
 
         Raises:
           Stopped: a signal came after the last step, which is saved.
@@ -62,8 +62,8 @@ class Stop:
         self.steps += 1
         if not self._many:
             return self.number > 0
-        # A signal received by one process reaches the others, and all agree on the step. JAX reports it after only one
-        # step, which may be the last of a phase with nothing left to stop.
+        # A signal received by one process reaches the others, and all agree on the step. JAX may report it one step
+        # later, which may be the last step of a phase.
         self._agreed = self._agreed or multihost_utils.reached_preemption_sync_point(self.steps)
         self.number = self.number or (signal.SIGTERM if self._agreed else 0)
         return self._agreed
@@ -80,8 +80,8 @@ class Stop:
             # The processes agree through JAX's handler of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)
         elif not self._between_steps:
-            # Nothing needs to be saved. An exception would be raised in whatever frame is running, such as a
-            # compiler's, which may swallow it. print is not reentrant. A progress bar has hidden the cursor.
+            # Nothing needs to be saved. An exception would be raised in the running frame, such as a compiler's,
+            # which may swallow it. print is not reentrant. A progress bar may have hidden the cursor.
             with contextlib.suppress(OSError):
                 show_cursor = "\x1b[?25h" if os.isatty(2) else ""
                 os.write(2, f"{show_cursor}\nmoejax: {_STOPPED}\n".encode())
@@ -106,7 +106,7 @@ def stop_on_signals(processes: int = 1) -> Iterator[Stop]:
 
 
 class HangWatch:
-    """A thread that ends the process if a step takes longer than ``seconds``; 0 never ends it. Otherwise a process
+    """A thread that ends the process if a step takes longer than ``seconds``; 0 disables it. Without it, a process
     whose devices hang would wait forever.
 
     Time counts only while the host waits for a step: compilation, evaluation and saving are excluded. It is counted in

@@ -1,8 +1,8 @@
-"""Define a training as one frozen value, which decides its numbers and is stored with its results.
+"""Define a training run as one frozen value, which decides its numbers and is stored with its results.
 
-A training consists of phases: the trunk that all budgets share, and the branch of each budget. Trainings that differ
-only in seed, learning rate and weight decay can be trained by one program (``jax.vmap``): these are arguments of its
-functions, and all other settings are compiled in. Each such run has its own folder, rows and checkpoints.
+A training run consists of phases: the trunk that all budgets share, and the branch of each budget. Training runs that
+differ only in seed, learning rate and weight decay can be trained by one program (``jax.vmap``): these are arguments of
+its functions, and all other settings are compiled in. Each such run has its own folder, rows and checkpoints.
 """
 
 from __future__ import annotations
@@ -39,26 +39,30 @@ class InitialWeights:
     """Weights of another model to start from. Optimizer, schedule, data and step start anew."""
 
     source: str = ""
-    """A folder of weights (``moejax convert``), a training's folder, or a checkpoint in one; empty for random weights.
-    A dense model may start a mixture; see ``moejax.weights.upcycle``."""
+    """A folder of weights (``moejax convert``), a training run's folder, or a checkpoint in one; empty for random
+    weights. A dense model's weights can start an MoE model; see ``moejax.weights.upcycle``.
+    """
     noise: Scale = 0.0
-    """Upcycling: standard deviation of the noise added to the experts' copies, as a share of each matrix's own."""
+    """In upcycling, the standard deviation of the noise added to the experts' copies, as a share of each matrix's
+    standard deviation.
+    """
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda given: given.source or not given.noise,
-            "initial_weights.noise is set without initial_weights.source; there is nothing to add to.",
+            "initial_weights.noise is set without initial_weights.source, so there are no weights to add noise to; "
+            "set the source, or remove the noise.",
         ),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Settings of a training other than the architecture: budgets, data, optimizer, runtime.
+    """Settings of a training run besides the architecture: budgets, data, optimizer, runtime.
 
     All budgets share one trunk at the stable learning rate. For each budget, a branch with a decaying learning rate
-    starts from the trunk (Zhao et al. §3). The longest budget determines the trunk's length, so further budgets cost
-    only their decay.
+    starts from the trunk (Zhao et al. §3). The longest budget determines the trunk's length, so each further budget
+    costs only its decay.
     """
 
     budgets_tokens: tuple[Tokens, ...]
@@ -68,7 +72,7 @@ class Recipe:
     batch_ramp: tuple[RampStage, ...] = ()
     """Smaller batches at the beginning; ``batch_tokens`` is the final size."""
     hyperparameters: str = "tian-2025"
-    """A key of ``moejax.laws.budget.peak_rate.LAWS``: the law for an open learning rate or batch size."""
+    """A key of ``moejax.laws.budget.peak_rate.LAWS``: the law that chooses a learning rate or batch size of 0."""
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossWeights = field(default_factory=LossWeights)
@@ -87,18 +91,23 @@ class Recipe:
     evaluate_tokens: Tokens = 0
     """Tokens between validations; 0 evaluates only at the end of a budget."""
     checkpoint_tokens: Tokens = 0
-    """Tokens between checkpoints, fewer during a batch ramp; 0 saves every 15 minutes. The start and end of branches
-    are always saved."""
+    """Tokens between checkpoints; the interval is shorter during a batch ramp. 0 saves every 15 minutes. The start and
+    end of branches are always saved.
+    """
     keep_checkpoints: Annotated[int, whole(2, 1_000_000)] = 2
-    """Number of newest checkpoints to keep for the trunk and for each branch, at least 2, so that one that cannot be
-    restored has another before it. Those at the start of branches are always kept."""
+    """Number of newest checkpoints to keep for the trunk and for each branch, at least 2, so that an earlier checkpoint
+    exists if the newest cannot be restored. Checkpoints at the start of branches are always kept.
+    """
     keep_every_tokens: Tokens = 0
-    """Additionally keep a checkpoint every this many tokens permanently; 0 for none."""
+    """Interval in tokens of checkpoints that are kept permanently, in addition to the newest; 0 for none."""
     keep_best: Copies = 0
-    """Additionally keep this many checkpoints with the lowest validation loss, for the trunk and for each branch."""
+    """Number of checkpoints with the lowest validation loss to keep for the trunk and for each branch, in addition to
+    the newest.
+    """
     hang_seconds: Scale = 7200.0
-    """Timeout for one step, because a device or a link may hang. The training then ends with a message and an exit
-    status that requests a restart. 0 waits forever; compilation, evaluation and saving do not count."""
+    """Timeout for one step, because a device or a link may hang. After the timeout, the training ends with a message
+    and an exit status that requests a restart. 0 waits forever; compilation, evaluation and saving do not count.
+    """
     loggers: LoggerConfig = field(default_factory=LoggerConfig)
     """Loggers used in addition to ``metrics.jsonl``."""
     initial_weights: InitialWeights = field(default_factory=InitialWeights)
@@ -147,7 +156,7 @@ class Recipe:
         return self.batch_schedule.tokens(steps)
 
     def of_one_step(self, budgets_tokens: Sequence[int]) -> tuple[int, int] | None:
-        """Return two budgets, from an ascending list, that end at the same step; None if there are none."""
+        """Return two budgets from an ascending list that end at the same step; None if there are no such budgets."""
         pairs = itertools.pairwise(budgets_tokens)
         return next(((one, other) for one, other in pairs if self.steps(one) == self.steps(other)), None)
 
@@ -178,7 +187,7 @@ class Recipe:
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda recipe: recipe.batch_tokens > 0 and recipe.batch_tokens % recipe.data.sequence_length == 0,
-            "batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
+            "batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, which is "
             "{self.data.sequence_length}.",
         ),
         Rule(lambda recipe: recipe.budgets_tokens, "budgets_tokens is empty; name at least one token budget."),
@@ -188,26 +197,26 @@ class Recipe:
         ),
         Rule(
             lambda recipe: not recipe.data.decay_mixture or recipe.optimizer.final_share < 1,
-            "data.decay_mixture is read while the learning rate decays, and with optimizer.final_share 1 it does not "
-            "decay; lower it, or leave data.decay_mixture out.",
+            "data.decay_mixture is read while the learning rate decays, and with optimizer.final_share 1 it does "
+            "not decay; lower optimizer.final_share, or remove data.decay_mixture.",
         ),
         Rule(
             lambda recipe: not recipe.data.decay_mixture or recipe.optimizer.decay_share < 1,
-            "data.decay_mixture is read while the learning rate decays, and with optimizer.decay_share 1 that is all "
-            "but the warm-up; lower it, or give these weights in data.mixture.",
+            "data.decay_mixture is read while the learning rate decays, and with optimizer.decay_share 1 it decays "
+            "from the warm-up on; lower optimizer.decay_share, or give these weights in data.mixture.",
         ),
         Rule(
             lambda recipe: not recipe.keep_best or _is_multiple(recipe.checkpoint_steps, recipe.evaluate_steps),
             "keep_best is {self.keep_best}, evaluate_tokens {self.evaluate_tokens:,} and checkpoint_tokens "
-            "{self.checkpoint_tokens:,}; only evaluated checkpoints can be compared: make checkpoint_tokens a multiple "
-            "of evaluate_tokens.",
+            "{self.checkpoint_tokens:,}; only evaluated checkpoints can be compared, so make checkpoint_tokens a "
+            "multiple of evaluate_tokens.",
         ),
         Rule(
             lambda recipe: (
                 not recipe.keep_every_tokens or _is_multiple(recipe.keep_every_steps, recipe.checkpoint_steps)
             ),
             "keep_every_tokens is {self.keep_every_tokens:,} and checkpoint_tokens {self.checkpoint_tokens:,}; only "
-            "what is saved can be kept: make it a multiple.",
+            "saved checkpoints can be kept, so make keep_every_tokens a multiple of checkpoint_tokens.",
         ),
     )
 
@@ -222,24 +231,26 @@ class Recipe:
         for stage in self.batch_schedule.stages():
             if 0 < self.data.unique_tokens < stage.batch_tokens:
                 raise UserError(
-                    f"data.unique_tokens is {self.data.unique_tokens:,}, fewer than the {stage.batch_tokens:,} of one "
-                    f"batch, which would have a row twice; raise it, or lower batch_tokens."
+                    f"data.unique_tokens is {self.data.unique_tokens:,}, fewer than the {stage.batch_tokens:,} "
+                    "tokens of one batch, which would contain a row twice; raise data.unique_tokens, or lower "
+                    "batch_tokens."
                 )
             if (sequences := stage.batch_tokens // self.data.sequence_length) % self.microbatches:
                 raise UserError(
-                    f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
-                    f"many: choose a divisor."
+                    f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; all microbatches "
+                    "must have equally many sequences. Choose a divisor."
                 )
         if doubled := self.of_one_step(self.budgets_tokens):
             raise UserError(
-                f"budgets_tokens has {doubled[0]:,} and {doubled[1]:,}, and both end at step "
-                f"{self.steps(doubled[0]):,}, as a batch has {self.batch_tokens:,} tokens; name one of them."
+                f"budgets_tokens has {doubled[0]:,} and {doubled[1]:,}, which both end at step "
+                f"{self.steps(doubled[0]):,}, because a batch has {self.batch_tokens:,} tokens; list only one of "
+                "them."
             )
         shortest = self.budgets_tokens[0]
         if self.steps(shortest) < 2:
             raise UserError(
-                f"The budget of {shortest:,} tokens is fewer than two steps of {self.batch_tokens:,}; raise it, or "
-                f"lower batch_tokens."
+                f"The budget of {shortest:,} tokens is shorter than two steps of {self.batch_tokens:,} tokens; "
+                "raise the budget, or lower batch_tokens."
             )
         if self.decay_start(shortest) < max(self.warmup_steps, 1):
             raise UserError(
@@ -250,17 +261,18 @@ class Recipe:
 
 
 def _is_multiple(steps: int, every: int) -> bool:
-    # 0 stands for never.
+    # 0 means never.
     return steps > 0 and every > 0 and steps % every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class VmapAxes:
-    """Axes that expand a training into several runs, one per combination. An empty axis uses the training's own
-    value."""
+    """Axes that expand a training run into several runs, one per combination of values. An empty axis uses the recipe's
+    value.
+    """
 
     seeds: tuple[Seed, ...] = ()
-    """Seeds of initialization, noise and, unless ``data.order_seed`` is set, the order of the data."""
+    """Seeds of initialization, noise and, unless ``data.order_seed`` is set, the data order."""
     learning_rates: tuple[Scale, ...] = ()
     weight_decays: tuple[Scale, ...] = ()
 
@@ -270,7 +282,7 @@ class VmapAxes:
     RULES: ClassVar[tuple[Rule, ...]] = tuple(
         Rule(
             lambda axes, axis=axis: len(set(getattr(axes, axis))) == len(getattr(axes, axis)),
-            f"vmap.{axis} is {{self.{axis}}}; each value is a run: list it once.",
+            f"vmap.{axis} is {{self.{axis}}}; each value is a run, so list it only once.",
         )
         for axis in ("seeds", "learning_rates", "weight_decays")
     )
@@ -285,7 +297,7 @@ class Training:
     recipe: Recipe
     seed: Seed = 0
     vmap: VmapAxes = field(default_factory=VmapAxes)
-    """Axes that expand this training into several runs, each a training of its own."""
+    """Axes that expand this training run into several vmapped runs."""
 
     def __post_init__(self) -> None:
         # The resolved loss weights are stored, so that the training's files record them.
@@ -293,7 +305,7 @@ class Training:
 
     @property
     def order_seed(self) -> int:
-        """Return the seed of the order of the data."""
+        """Return the seed of the data order."""
         return self.seed if self.recipe.data.order_seed is None else self.recipe.data.order_seed
 
     @property
@@ -340,7 +352,9 @@ class Training:
 
 
 def vmapped_runs(training: Training) -> list[Training]:
-    """Return the runs of a training, named by their differences; the training itself if it has no ``vmap`` axes."""
+    """Return the runs that ``training.vmap`` expands to, named by their differences; the training itself if it has no
+    axes.
+    """
     axes = training.vmap
     if not axes:
         return [training]
@@ -358,14 +372,17 @@ def vmapped_runs(training: Training) -> list[Training]:
 
 
 def shared_settings(training: Training) -> Training:
-    """Return a training without its name and the settings in which vmapped runs may differ; equal results can be
-    vmapped."""
+    """Return a training without its name and the settings in which vmapped runs may differ. Trainings with equal
+    results can be vmapped.
+    """
     optimizer = replace(training.recipe.optimizer, learning_rate=1.0, weight_decay=0.0)
     return replace(training, name="", seed=0, recipe=replace(training.recipe, optimizer=optimizer))
 
 
 def vmap_groups(trainings: Sequence[Training], most: int) -> list[list[Training]]:
-    """Group trainings that can be vmapped, at most ``most`` per group, in the order of the groups' first trainings."""
+    """Group training runs that can be vmapped, at most ``most`` per group, in the order of the groups' first
+    training runs.
+    """
     groups: dict[Training, list[list[Training]]] = {}
     for training in trainings:
         of_kind = groups.setdefault(shared_settings(training), [])
@@ -394,7 +411,7 @@ class Phase:
         return None if self.name == TRUNK else self.start
 
     def steps_done(self, step: int) -> int:
-        """Return the number of steps over trunk and branches after ``step`` of this phase."""
+        """Return the number of steps done in trunk and branches after ``step`` of this phase."""
         return self.steps_before + step - self.start
 
 

@@ -90,7 +90,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "hf", "nowhere"], "there is no folder nowhere. Give the --out of a training, a checkpoint in it"),
         (["--to", "weights", "nowhere"], "there is no folder nowhere. Give the --out of a training"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
-        (["--to", "weights", "{theirs}"], "is not a folder of a training"),
+        (["--to", "weights", "{theirs}"], "is not a training folder"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
         (["--to", "weights:mixtral", "{theirs}"], "--to weights:mixtral is not known; write --to hf or weights"),
         (["--from", "hf:mixtral", "{theirs}"], "--from hf:mixtral is not known; write --from hf, and a PATH"),

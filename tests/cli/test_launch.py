@@ -350,7 +350,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is not a TPU that can be rented"),
         (
             ["gke", PILOT[0], "--out", "gs://b/x", *IMAGE, "--config.recipe.runtime.matmul_quantization=fp8"],
-            "v5p has no products of such numbers; choose 'int8' or 'none', or another chip",
+            "v5p does not support such matmuls; choose 'int8' or 'none', or another chip",
         ),
         (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
         (["gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),

@@ -70,7 +70,10 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study(anneal_tokens=(160 * STEP + 1, *ASKED)), "163,841, 160 steps of 1,024 tokens, 163,840 in all, but all"),
         (study(anneal_tokens=(200 * STEP + 1, 200 * STEP + 2)), "204,801 and 204,802, which are one budget of b: 200"),
         (study(anneal_tokens=(0, *ASKED)), "has 0, fewer than two steps of b, whose batch has 1,024"),
-        (study({"budgets_tokens": (*RECIPE.budgets_tokens, 480 * STEP + 9)}), "both end at step 480, as a batch has"),
+        (
+            study({"budgets_tokens": (*RECIPE.budgets_tokens, 480 * STEP + 9)}),
+            "both end at step 480, because a batch has",
+        ),
         (study({"evaluate_tokens": 0}), "of b: recipe.evaluate_tokens is 0, so its curve has no validation losses"),
         (study({"optimizer": {"decay_share": 1.0}}), "optimizer.decay_share is 1: .* as under a cosine"),
         (study({"optimizer": {"final_share": 1.0}}), "optimizer.final_share is 1: its learning rate never falls"),

@@ -32,7 +32,10 @@ def place(tmp_path_factory):
 
 MESH = {
     "devices": (["mesh.data=3"], "does not fit 8 devices; the axes must multiply to 8 (use -1 on one axis to fill it)"),
-    "a batch": (["batch_tokens=384"], "12 sequences, which 8 token shards (data x fsdp x expert) do not divide"),
+    "a batch": (
+        ["batch_tokens=384"],
+        "12 sequences, which is not divisible by the 8 token shards (data x fsdp x expert)",
+    ),
 }
 DATA = {
     "nothing there": (["data.source={place}/nowhere"], "There is no file or folder"),
@@ -69,7 +72,10 @@ DATA = {
     ),
 }
 BUDGETS = {
-    "of nothing": (["budgets_tokens=0"], "The budget of 0 tokens is fewer than two steps of 256; raise it"),
+    "of nothing": (
+        ["budgets_tokens=0"],
+        "The budget of 0 tokens is shorter than two steps of 256 tokens; raise the budget",
+    ),
     "below nothing": (["budgets_tokens=-4096"], "budgets_tokens[0] is -4096; give a whole number from 0"),
 }
 ABSENT = {"nothing there", "a named mixture whose parts are not there", "an empty folder"}

@@ -99,8 +99,16 @@ def test_a_ramped_training_killed_at_every_log_ends_the_same(training, tmp_path)
     [
         ([RampStage(tokens=500, batch_tokens=64)], {}, r"batch_ramp\[0\] ends at 500 tokens.*end it at 448"),
         ([RampStage(tokens=500, batch_tokens=50)], {}, r"batch_ramp\[0\].batch_tokens is 50; it must be a positive"),
-        ([RampStage(tokens=512, batch_tokens=256)], {}, "a ramp rises from 0 towards batch_tokens, 256"),
-        ([RAMP[1], RampStage(tokens=2048, batch_tokens=64)], {}, "a ramp rises from 128 towards batch_tokens, 256"),
+        (
+            [RampStage(tokens=512, batch_tokens=256)],
+            {},
+            "it must exceed 0 and be less than the final batch_tokens, 256",
+        ),
+        (
+            [RAMP[1], RampStage(tokens=2048, batch_tokens=64)],
+            {},
+            "it must exceed 128 and be less than the final batch_tokens, 256",
+        ),
         ([RAMP[0], RampStage(tokens=512, batch_tokens=128)], {}, r"batch_ramp\[1\] ends at 512 .* end it at 640"),
         ([RampStage(tokens=1088, batch_tokens=64)], {}, "The budget of 2,048 .* give 1,856 or 2,112"),
         ([*RAMP], {"microbatches": 4}, "microbatches is 4, but a batch has 2 sequences"),

@@ -57,7 +57,7 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
     assert rows[0]["fingerprint"].startswith(f"{longer.fingerprint()}-changed-")
     # The trunk of 4096 tokens kept its steps 8 and 10, and the branch of 3072 begins at step 7.
-    assert any("no checkpoint at step 7: its steps from 0 on are taken once more" in text for text in said)
+    assert any("no checkpoint at step 7; its steps from step 0 on are repeated" in text for text in said)
 
 
 class StopAfter(Stop):
@@ -89,8 +89,8 @@ def test_steps_that_are_taken_once_more_are_saved_when_asked_to_stop(training, t
             train(one, out, stop=StopAfter(2), log=said.append)
         assert set(finished_steps(out / "checkpoints" / "trunk")) == saved
     again = train(one, out, log=said.append)
-    assert [text[-40:] for text in said if "once more" in text] == [
-        f"its steps from {start} on are taken once more."[-40:] for start in (0, 2, 4)
+    assert [text[-38:] for text in said if "are repeated" in text] == [
+        f"its steps from step {start} on are repeated." for start in (0, 2, 4)
     ]
     assert [row["loss"] for row in again] == [row["loss"] for row in rows]
     assert read == [2, 4]  # Each restart reads one checkpoint, once.
@@ -108,7 +108,7 @@ def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, traine
     edited = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
     write_json(out / "training.json", edited.as_json())
     sentence = (
-        r"is of another training than training.json there says: recipe.optimizer.learning_rate was 0.01, is 0.005"
+        r"was trained with other settings than its training.json: recipe.optimizer.learning_rate was 0.01, is 0.005"
     )
     with pytest.raises(ValueError, match=sentence):
         train(edited, out)

@@ -83,8 +83,8 @@ def test_parameters_are_split_over_the_mesh(training):
     [
         (MeshShape(data=3), "does not fit 8 devices"),
         (MeshShape(fsdp=3), "does not fit 8 devices"),
-        (MeshShape(data=-1, fsdp=-1), "at most one may be -1"),
-        (MeshShape(tensor=0), "axes are positive"),
+        (MeshShape(data=-1, fsdp=-1), "except that one may be -1"),
+        (MeshShape(tensor=0), "axes must be positive"),
         (MeshShape(dcn_data=3), "mesh.dcn_data is 3, which does not divide 8 devices"),
     ],
 )
@@ -96,8 +96,11 @@ def test_a_mesh_that_does_not_fit_is_refused(shape, sentence):
 @pytest.mark.parametrize(
     ("shape", "sentence"),
     [
-        (MeshShape(dcn_data=1), "of 2 slices; other axes would send tokens or weights over the data center's network"),
-        (MeshShape(dcn_data=4), "set it to 2, or to -1"),
+        (
+            MeshShape(dcn_data=1),
+            "in 2 slices. Then other axes would send tokens or weights over the data-center network",
+        ),
+        (MeshShape(dcn_data=4), "set dcn_data to 2, or to -1"),
         (
             MeshShape(data=1, fsdp=8),
             "the 4 devices of each of 2 slices, and axes other than dcn_data would send",
@@ -157,11 +160,16 @@ def test_minus_one_takes_what_the_others_leave():
 @pytest.mark.parametrize(
     ("batch", "microbatches", "shape", "sentence"),
     [
-        (12, 1, MeshShape(data=8), "12 sequences, which 8 token shards"),
-        (8, 2, MeshShape(data=8), "A microbatch has 4 sequences, 8 in 2 parts, which 8 token shards"),
-        (8, 1, MeshShape(data=1, fsdp=8), "model_dim is 20, which mesh.fsdp = 8 does not divide"),
-        (8, 1, MeshShape(data=1, expert=8), "num_experts is 4, which mesh.expert = 8 does not divide"),
-        (8, 1, MeshShape(data=1, tensor=8), "expert_hidden is 12, which mesh.tensor = 8 does not divide"),
+        (12, 1, MeshShape(data=8), "12 sequences, which is not divisible by the 8 token shards"),
+        (
+            8,
+            2,
+            MeshShape(data=8),
+            "A microbatch has 4 sequences \\(8 in 2 microbatches\\), which is not divisible by the 8 token shards",
+        ),
+        (8, 1, MeshShape(data=1, fsdp=8), "model_dim is 20, which is not divisible by mesh.fsdp = 8"),
+        (8, 1, MeshShape(data=1, expert=8), "num_experts is 4, which is not divisible by mesh.expert = 8"),
+        (8, 1, MeshShape(data=1, tensor=8), "expert_hidden is 12, which is not divisible by mesh.tensor = 8"),
     ],
 )
 def test_what_the_mesh_does_not_divide_is_refused(training, batch, microbatches, shape, sentence):

@@ -262,7 +262,7 @@ def test_a_training_that_begins_again_is_refused_other_weights_than_it_began_wit
     shutil.rmtree(tmp_path / "weights")
     save_weights(tmp_path / "weights", DENSE, params[4])
     longer = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, budgets_tokens=(1024, 4096)))
-    with pytest.raises(ValueError, match=r"holds other weights than when .* was begun"):
+    with pytest.raises(ValueError, match=r"holds other weights than at the start of"):
         train(longer, tmp_path / "out", accept_changes=True)
     shutil.rmtree(tmp_path / "weights")
     save_weights(tmp_path / "weights", DENSE, params[3])

@@ -164,7 +164,7 @@ def test_a_run_that_diverges_is_left_out_and_the_others_are_what_they_are_withou
     every = [good[0], bad, good[1]]
     folders = [tmp_path / run.name for run in every]
     first, *beside = zip(every, folders, strict=True)
-    with pytest.raises(ValueError, match=r"1 of 3 runs diverged; the others are done. bad diverged: no step"):
+    with pytest.raises(ValueError, match=r"1 of 3 runs diverged; all other runs are done. bad diverged: no step"):
         train(*first, beside=beside, data_folder=tmp_path / "data")
     # Asked again, nothing is trained and the same is said.
     with pytest.raises(ValueError, match="1 of 3 runs diverged"):
@@ -204,7 +204,7 @@ def test_impossible_axes_are_refused(training, tmp_path, axes, sentence):
 
 def test_vmapped_runs_on_a_mesh_are_refused(vmapped, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 8)
-    with pytest.raises(ValueError, match="one process on one device, and here are 1 processes with 8 devices"):
+    with pytest.raises(ValueError, match="need one process and one device, but there are 1 processes with 8 devices"):
         train(vmapped, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

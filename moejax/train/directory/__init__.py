@@ -1,1 +1,1 @@
-"""The files of a training: settings, log, attempts, checkpoints and rows, in one directory with one writer."""
+"""The files of a training run: settings, log, attempts, checkpoints and rows, in one directory with one writer."""

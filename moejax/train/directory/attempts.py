@@ -1,6 +1,6 @@
-"""Record the attempts of a training in ``attempts.json``: start, host, end and time spent.
+"""Record the attempts of a training run in ``attempts.json``: start, host, end and time spent.
 
-An attempt lasts from one start of a training until it ends or dies. Every second belongs to one time bucket. The
+An attempt lasts from one start of a training run until it ends or dies. Every second belongs to one time bucket. The
 goodput is the share of time spent on steps taken for the first time.
 """
 
@@ -36,16 +36,17 @@ TIME_BUCKETS = {
 }
 
 DONE, RUNNING, INTERRUPTED, FAILED, WAITING = STATES = ("done", "running", "interrupted", "failed", "waiting")
-"""States of a training. Done: all rows exist. Running: it is active. Interrupted: it ended with everything saved, or
-died without a record. Failed: it ended by an error, which may recur with the same command. Waiting: it has not been
-started."""
+"""States of a training run. Done: all rows exist. Running: it is active. Interrupted: it ended with everything saved,
+or died without a record. Failed: it ended by an error, which may recur with the same command. Waiting: it has not been
+started.
+"""
 
 SECONDS_BETWEEN_WRITES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One start of a training, as far as it was recorded."""
+    """One recorded start of a training run."""
 
     began: float
     """Unix time, seconds."""
@@ -61,10 +62,11 @@ class Attempt:
     devices: int = 1
     device_kind: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    """Everything except settings and seed that affects rounding: ``row.versions`` of all processes, the mesh and the
-    number of processes."""
+    """Everything that affects rounding except settings and seed: ``row.versions`` of all processes, the mesh and the
+    number of processes.
+    """
     vmapped_runs: int = 1
-    """Number of vmapped runs that share these devices and seconds."""
+    """Number of vmapped runs that share the devices and the time of this attempt."""
     phases: dict[str, int] = field(default_factory=dict)
     """Number of steps of each phase, in order."""
     reached: dict[str, int] = field(default_factory=dict)
@@ -74,10 +76,10 @@ class Attempt:
 
 
 class AttemptRecorder:
-    """Time accounting of this attempt: seconds after ``enter(bucket)`` belong to that time bucket until the next call.
+    """Time accounting of this attempt: time after ``enter(bucket)`` belongs to ``bucket`` until the next call.
 
     One process writes, and only while it holds the folder's ``lock``. Write errors are ignored, and a damaged file is
-    replaced: accounting never ends a training.
+    replaced: accounting never ends a training run.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class AttemptRecorder:
         return self._metadata["versions"]
 
     def log_rounding_changes(self) -> None:
-        """Log changes since the last attempt that affect rounding, and whether every start rounds differently."""
+        """Log changes since the last attempt that affect rounding, and log if every start may round differently."""
         now = self.versions
         before = next((attempt.versions for attempt in reversed(self._earlier) if attempt.versions), now)
         why = [
@@ -146,7 +148,7 @@ class AttemptRecorder:
         self._seconds["data"] += seconds
 
     def reach(self, phase: str, step: int) -> None:
-        """Record that a step of a phase has been logged; repeating it counts as redone work."""
+        """Record that a step of a phase has been logged; if the step is repeated, its time counts as redone work."""
         self._reached[phase] = max(step, self._reached.get(phase, 0))
 
     def all(self, state: str = RUNNING, why: str = "") -> list[Attempt]:
@@ -165,7 +167,7 @@ class AttemptRecorder:
         return [*self._earlier, now]
 
     def write(self, state: str = RUNNING, why: str = "", *, at_once: bool = True) -> None:
-        """Write all attempts to disk; at most once a second unless ``at_once`` is set."""
+        """Write all attempts to disk, at most once a second unless ``at_once`` is set."""
         now = time.perf_counter()
         if not self._writes or (not at_once and now - self._written < SECONDS_BETWEEN_WRITES):
             return
@@ -185,7 +187,7 @@ class AttemptRecorder:
 
 
 def read_attempts(folder: Path) -> list[Attempt]:
-    """Return the attempts recorded in a training's folder, oldest first; an empty list without a record.
+    """Return the attempts recorded in a training run's folder, oldest first; an empty list if none are recorded.
 
     Raises:
       Damaged: the file cannot be read.
@@ -207,7 +209,7 @@ _REMEDY = "bring back a copy, or remove it"
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:
-    """Return the device time spent on a training, lost work included: device seconds, shared among vmapped runs."""
+    """Return the device seconds spent on a training run, lost work included. Vmapped runs share them equally."""
     return sum((one.devices / one.vmapped_runs * (one.until - one.began) for one in attempts), 0.0)
 
 

@@ -43,8 +43,9 @@ WRITING_SECONDS = 6 * 3600
 process dies, the others stop much earlier."""
 
 _LEAST_PART_BYTES = 2**20
-"""Minimum part size for replica-parallel writes of an array that many devices hold whole. Every part of every shape is
-a program, compiled at the first save: 80 for a small model on 8 devices."""
+"""Minimum part size for replica-parallel writes of replicated arrays. Each part of each shape needs a program compiled
+at the first save: 80 programs for a small model on 8 devices.
+"""
 
 _verbosity = logging.get_verbosity()
 # Orbax warns about every replaced handler; this replacement is intended.
@@ -58,14 +59,14 @@ logging.set_verbosity(_verbosity)
 
 
 class NotRestored(UserError):
-    """A checkpoint that some process could not restore."""
+    """Error for a checkpoint that some process could not restore."""
 
 
 class CheckpointManager:
-    """Checkpoints of one trunk or branch by optimizer step, independent of the mesh and the number of processes.
+    """Checkpoints of one trunk or branch by optimizer step; they do not depend on the mesh or the number of processes.
 
-    It keeps the ``newest`` checkpoints, every step in ``keep``, every multiple of ``every``, and the ``best`` of those
-    saved with a ``validation_loss``.
+    It keeps the ``newest`` checkpoints, every step in ``keep``, every multiple of ``every``, and the ``best``
+    checkpoints with the lowest ``validation_loss``.
     """
 
     def __init__(
@@ -93,16 +94,16 @@ class CheckpointManager:
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hashing")
         self._writing: Future[None] | None = None
         self._hashing: list[tuple[threading.Event, Future[None]]] = []
-        """Events that stop hashing, and its jobs, oldest first."""
+        """Pairs of a stop event and a hashing job, oldest first."""
 
     def steps(self, at_most: int | None = None) -> list[int]:
-        """Return the committed steps in order, as the main process finds them."""
+        """Return the committed steps in order, as seen by the main process."""
         self.wait()
         steps = self._group.run_on_main(lambda: finished_steps(self._folder))
         return [step for step in steps if at_most is None or step <= at_most]
 
     def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
-        """Write a checkpoint in the background; it counts only once Orbax has committed it.
+        """Write a checkpoint in the background; it exists only once Orbax has committed it.
 
         Raises:
           UserError: this checkpoint, or the previous one, cannot be written.
@@ -112,7 +113,7 @@ class CheckpointManager:
         # checkpoints.
         if self._group.broadcast(step in self._manager.all_steps(), wait_seconds=WRITING_SECONDS):
             return
-        # Committing this checkpoint removes old ones, so nothing may be written into those any more.
+        # Committing this checkpoint removes old checkpoints, so hashes must no longer be written into them.
         self._stop_hashing(all_but=self._kept.newest - 1)
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave(dict(metadata)))
         if VALIDATION_LOSS in metadata:
@@ -130,12 +131,12 @@ class CheckpointManager:
         self._hashing.append((stop, self._hasher.submit(hash_when_written)))
 
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]:
-        """Return the state at ``step`` and its metadata. The state is laid out on this program's mesh, whatever mesh
-        wrote it.
+        """Return the state at ``step`` and its metadata. The state is sharded over this program's mesh; it may have
+        been saved on another mesh.
 
         Raises:
           NotRestored: in every process if one of them could not restore its part, or the state is not finite.
-          UserError: the checkpoint holds other arrays than a state of this program, or the system cannot read it now.
+          UserError: the checkpoint's arrays differ from this program's state, or the system cannot read them now.
         """
         self.wait()
         place, metadata, restored = self._folder / str(step), {}, None
@@ -152,10 +153,10 @@ class CheckpointManager:
             if out_of_memory(error):
                 raise
             failure, cause = str(error) if isinstance(error, UserError) else says("Orbax", error), error
-        # One process may need much longer to read its part than another one.
+        # Processes may need very different times to read their parts.
         told = self._group.all_gather([failure, difference, _kind(cause)], wait_seconds=WRITING_SECONDS)
         failures = [str(text) for text, *_ in told if text]
-        # A machine may not see a new file of a shared folder yet that another one does.
+        # A new file in a shared folder may be visible to another machine but not yet to this one.
         unknown = ("unreadable", "missing") if not all(text for text, *_ in told) else ("unreadable",)
         if unreadable := [str(text) for text, _, kind in told if kind in unknown]:
             self._group.abort(
@@ -179,8 +180,9 @@ class CheckpointManager:
         return cast(TrainState, restored), metadata
 
     def set_aside(self, step: int) -> str:
-        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, remove the copies of earlier ones from
-        there, and return its new path."""
+        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, replacing earlier copies there, and
+        return its new path.
+        """
 
         def move() -> str:
             phase, aside = self._folder.name, self._folder.parent / DAMAGED
@@ -209,7 +211,7 @@ class CheckpointManager:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        """Wait for writes and hashes in progress; after an error or a stop request, only for writes."""
+        """Wait for writes and hashing in progress; after an error or a stop request, only for writes."""
         try:
             self.wait()
             if kind is not None:
@@ -246,7 +248,7 @@ class CheckpointManager:
                 raise lost from error
             raise UserError(
                 f"A checkpoint cannot be written to {self._folder} ({says('Orbax', error, end=True)}). Earlier "
-                f"checkpoints are complete. Free disk space, or repair the disk, and give the same command again."
+                f"checkpoints are complete. Free disk space, or repair the disk, and run the same command again."
             ) from error
 
 
@@ -255,11 +257,13 @@ class _Kept:
     """Retention policy for Orbax: the checkpoints to keep at each save."""
 
     newest: int
-    """Number kept up to the ``saved`` step, and up to the last one: steps may be taken again."""
+    """Number of checkpoints kept up to the ``saved`` step, and also up to the last step, because steps may be
+    repeated.
+    """
     steps: frozenset[int]
     every: int
     best: int
-    """Number with the lowest losses; ties go to the earliest."""
+    """Number of checkpoints kept for their lowest losses; ties go to the earliest."""
     losses: dict[int, float] = field(default_factory=dict)
     saved: int = 0
 
@@ -287,8 +291,9 @@ def _abstract(program: Program) -> TrainState:
 
 
 def _kind(error: BaseException | None) -> str:
-    """Return ``unreadable`` if the system could not read a file that exists, which says nothing about the file's
-    content; ``missing`` if a file does not exist; otherwise ``damaged``."""
+    """Return ``unreadable`` if the system could not read an existing file, whose content may be intact; ``missing`` if
+    a file does not exist; otherwise ``damaged``.
+    """
     if error is None:
         return "damaged"
     # Tensorstore states the number of the system's error.

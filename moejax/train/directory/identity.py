@@ -1,8 +1,8 @@
-"""Distinguish settings that decide the numbers of a training from settings that only decide how they are computed.
+"""Distinguish settings that decide the numbers of a training run from settings that only decide how they are computed.
 
-A folder belongs to one training. Settings that do not change numbers may change at every resume. Settings that change
-numbers need the user's consent, and the folder's history records them. Settings that a saved state depends on may never
-change.
+A folder belongs to one training run. Settings that do not change numbers may change at every resume. Settings that
+change numbers need the user's consent, and the folder's history records them. Settings that a saved state depends on
+may never change.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 TRAINING, HISTORY, INITIAL_WEIGHTS = "training.json", "history.json", "initial_weights.json"
 
 CORPUS = "corpus.json"
-"""File with the hash of the text that a training reads."""
+"""File with the hash of the text that a training run reads."""
 
 DATA = "data"
-"""Folder of the tokens that a training prepares, unless another place is given."""
+"""Folder of the tokens that a training run prepares, unless another place is given."""
 
 RUNS = "runs"
-"""Subfolder of a training with ``vmap`` axes that contains its runs' folders."""
+"""Subfolder of a training run with ``vmap`` axes that contains its runs' folders."""
 
 DIVERGED = "diverged.json"
 """File in the folder of a vmapped run that diverged, with the reason. Without it, the run is tried again."""
@@ -58,8 +58,9 @@ RESUMABLE = (
     "recipe.data.tokenizer",
     "recipe.data.corrupt_share",
 )
-"""Settings, or groups of them, that change numbers only by rounding. Texts and tokenizers are identified by their hash,
-not by their path."""
+"""Settings and groups of settings that change numbers only by rounding. Texts and tokenizers are identified by their
+hash, not by their path.
+"""
 
 SEMANTIC = (
     "recipe.runtime.compute_dtype",
@@ -80,13 +81,14 @@ FROZEN = (
     "recipe.optimizer.name",
     "recipe.optimizer.moments_dtype",
 )
-"""Settings that a saved state and its data position depend on; no training can resume with others."""
+"""Settings that a saved state and its data position depend on; a training run can resume only with equal values."""
 
 
 @runtime_checkable
 class Settings(Protocol):
-    """Protocol of a training in this module: a frozen dataclass with plain data. The class itself needs JAX, and
-    reading a folder's status must not."""
+    """Protocol of a training run in this module: a frozen dataclass with plain data. The class ``Training`` imports
+    JAX, which reading a folder's status must not do.
+    """
 
     def as_json(self) -> dict[str, Any]: ...
 
@@ -95,7 +97,7 @@ _ENTRY = {"at": str, "changes": dict[str, list]}
 
 
 def fingerprint(training: Mapping[str, Any]) -> str:
-    """Return a hash of all settings that decide a training's numbers, from its plain data."""
+    """Return a hash of all settings that decide a training run's numbers, from its plain data."""
     return hashlib.sha256(json.dumps(_decisive(_leaves(training)), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -104,16 +106,16 @@ def own(
 ) -> None:
     """Claim a folder for ``training``, or resume the training that it belongs to, and update ``training.json``.
 
-    A folder without logged or saved steps, as after a rejected start, can be claimed by any training. Changes since a
-    training began are appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
+    A folder without logged or saved steps, as after a rejected start, can be claimed by any training run. Changes since
+    a training run began are appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
 
     Raises:
-      UserError: the folder cannot be written, or belongs to a training that this one does not continue.
+      UserError: the folder cannot be written, or belongs to a training run with other settings.
     """
     path = folder / TRAINING
     if not path.exists():
         if (folder / "checkpoints").is_dir():
-            # Every checkpoint restored from there is compared with this training (``check_trained``).
+            # Every checkpoint restored from there is compared with this training run (``check_trained``).
             check_writable(folder)
             write_json(path, training.as_json())
         else:
@@ -124,13 +126,13 @@ def own(
     saved = dump(read_json(path, type(training), remedy=REMEDY))
     changed = changes(saved, as_read(training.as_json()))
     if not _has_begun(folder) and not has_writer(folder):
-        # Hashes of text and weights are recorded again, and text that gives other tokens is prepared again.
+        # Record hashes of text and weights again, and prepare text again if it gives other tokens.
         for name in (CORPUS, INITIAL_WEIGHTS):
             (folder / name).unlink(missing_ok=True)
         if _tokens(saved) != _tokens(training.as_json()) and (folder / DATA).exists():
             numbers = itertools.count(1)
             aside = next(place for n in numbers if not os.path.lexists(place := folder / f"{DATA}-old-{n}"))
-            log(f"The settings give other tokens than those in {folder / DATA}, which is now {aside}.")
+            log(f"The settings give other tokens than {folder / DATA} holds; that folder is moved to {aside}.")
             (folder / DATA).rename(aside)
         write_json(path, training.as_json())
         return
@@ -146,7 +148,7 @@ def own(
 
 
 def _tokens(training: Mapping[str, Any]) -> dict[str, Any]:
-    # Those that decide the tokens of the prepared sets.
+    # Settings that decide the tokens of the prepared sets.
     data = training["recipe"]["data"]
     parts = {part["name"]: part["source"] for part in data["mixture"]}
     names = ("source", "named_mixture", "tokenizer", "text_field", "validation_share")
@@ -174,7 +176,9 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
 
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:
-    """Return the changes that decide numbers; with any, ``training.json`` alone does not describe the training."""
+    """Return the changes that decide numbers. If there are any, ``training.json`` does not fully describe the
+    training.
+    """
     return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
 
 
@@ -199,8 +203,8 @@ def check_trained(
     different = _decisive(changes(trained, as_read(now.as_json())))
     if different := {path: pair for path, pair in different.items() if not _among(path, accepted)}:
         raise UserError(
-            f"{what} in {folder} is of another training than {TRAINING} there says: {_shown(different)}. Bring back "
-            f"the {TRAINING} that it was trained with, or remove what is not of this folder."
+            f"{what} in {folder} was trained with other settings than its {TRAINING}: {_shown(different)}. Restore "
+            f"the {TRAINING} of that run, or remove files that do not belong to this folder."
         )
 
 
@@ -217,13 +221,13 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
     }
     if fixed:
         raise UserError(
-            f"{folder} belongs to another run: {_shown(fixed)}. Its checkpoints do not fit these settings: choose "
-            f"another --out, or the same settings."
+            f"{folder} belongs to another run: {_shown(fixed)}. Its checkpoints do not fit these settings; choose "
+            "another --out, or use the same settings."
         )
     if decisive and not accept:
         raise UserError(
-            f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, or the same settings; or "
-            f"continue from its checkpoints with --accept-changes."
+            f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, use the same settings, or "
+            "continue from its checkpoints with --accept-changes."
         )
 
 

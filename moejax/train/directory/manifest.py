@@ -1,8 +1,8 @@
-"""Find the checkpoints of a training, and verify their files by SHA-256.
+"""Find the checkpoints of a training run, and verify their files by SHA-256.
 
-A checkpoint counts if Orbax has committed it. After the commit, each process hashes the files that it wrote in the
-background and records them in the checkpoint's ``manifest-PROCESS.json``. Only ``moejax status --verify`` and other
-readers of whole checkpoints compare these hashes. A training that resumes relies on Orbax.
+A checkpoint is valid if Orbax has committed it. After the commit, each process hashes its files in the background and
+records them in the checkpoint's ``manifest-PROCESS.json``. Only ``moejax status --verify`` and other readers of whole
+checkpoints compare these hashes. A training run that resumes relies on Orbax.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moejax.stored import Damaged, Unreadable
 from moejax.wording import says, told
 
 VALIDATION_LOSS = "validation_loss"
-"""Metadata key of an evaluated state."""
+"""Metadata key for the validation loss of a state."""
 
 PHASE, STEP = "phase", "step"
 """Metadata keys for the phase and step of a state."""
@@ -39,11 +39,11 @@ _REMOVAL_SECONDS = 1.0
 
 
 def is_committed(folder: Path) -> bool:
-    """Return whether Orbax has committed a checkpoint. A checkpoint with hashes was committed, even if it lost Orbax's
-    file.
+    """Return whether Orbax has committed a checkpoint. A checkpoint with hashes was committed, even if Orbax's file is
+    missing.
 
-    A file system without atomic renames of folders, such as a mounted bucket, keeps the temporary folder if a process
-    dies during the move.
+    A file system without atomic renames of folders, such as a mounted bucket, may keep an incomplete folder if a
+    process dies during the move.
     """
     moving = any(name.startswith(f"{folder.name}.orbax-checkpoint-tmp") for name in _names(folder.parent))
     return not moving and ((folder / COMMITTED).exists() or any(folder.glob("manifest-*.json")))
@@ -55,7 +55,7 @@ def finished_steps(folder: Path) -> list[int]:
 
 
 def finished_checkpoints(folder: Path) -> list[Path]:
-    """Return the committed checkpoints of a training: of each phase by name, in the order of steps."""
+    """Return a training run's committed checkpoints by phase name, in the order of steps."""
     phases = [folder / "checkpoints" / name for name in _names(folder / "checkpoints") if name != DAMAGED]
     return [phase / str(step) for phase in phases for step in finished_steps(phase)]
 
@@ -64,7 +64,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
     """Return the metadata of a checkpoint, from Orbax's file.
 
     Raises:
-      Damaged: it cannot be read, or was saved as another step or phase than the path says.
+      Damaged: the file cannot be read, or its step or phase differs from the path's.
     """
     path, remedy = checkpoint / "metadata" / "metadata", "resume the training, which takes the checkpoint before it"
     metadata = stored.foreign_json(stored.read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
@@ -75,7 +75,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """Return the validation losses of a phase's committed checkpoints, by step, as far as they can be read."""
+    """Return the readable validation losses of a phase's committed checkpoints, by step."""
     losses = {}
     for step in finished_steps(folder):
         # A checkpoint may be removed meanwhile.
@@ -94,7 +94,9 @@ def files_of(checkpoint: Path) -> list[str]:
 def hash_files(
     checkpoint: Path, names: Iterable[str], read: Callable[[int], None] = lambda size: None
 ) -> dict[str, str]:
-    """Return the SHA-256 of files of a checkpoint, by name. ``read`` is called with the number of bytes read."""
+    """Return the SHA-256 of a checkpoint's files, by name. ``read`` is called with the number of bytes after each
+    read.
+    """
     names = list(names)
     with ThreadPoolExecutor(_THREADS) as threads:
         hashes = list(threads.map(lambda name: sha256(checkpoint / name, read), names))
@@ -102,9 +104,9 @@ def hash_files(
 
 
 def write_hashes(checkpoint: Path, process: int, processes: int, stop: threading.Event) -> None:
-    """Record the hashes of the files that a process wrote; record nothing if ``stop`` is set meanwhile.
+    """Record the hashes of the files that a process wrote; record nothing if ``stop`` is set before all are hashed.
 
-    Errors do not matter, because a checkpoint counts without hashes.
+    Errors are ignored, because a checkpoint is valid without hashes.
     """
 
     def check(size: int) -> None:
@@ -132,11 +134,11 @@ def read_hashes(checkpoint: Path) -> dict[str, str]:
 
 
 def damage(checkpoint: Path, hashes: Mapping[str, str] | None = None) -> str | None:
-    """Read all files of a checkpoint and describe the first error; None if there is none. ``hashes`` supplies those of
-    the files, if known.
+    """Read all files of a checkpoint and describe the first error; None if there is none. ``hashes`` supplies the
+    files' actual hashes if they were computed already.
 
     Raises:
-      OSError, Unreadable: the system cannot read it.
+      OSError, Unreadable: the system cannot read a file.
     """
     try:
         read_metadata(checkpoint)
@@ -154,21 +156,22 @@ def damage(checkpoint: Path, hashes: Mapping[str, str] | None = None) -> str | N
 
 @dataclass(frozen=True)
 class Verified:
-    """Results of comparing a training's checkpoints with their hashes."""
+    """Results of comparing a training run's checkpoints with their hashes."""
 
     checkpoints: int
     bytes: int
     without_hash: int
     """Number of files without a recorded hash, which cannot be compared."""
     damaged: tuple[tuple[Path, str], ...]
-    """Folders of damaged checkpoints, each with its error."""
+    """Errors of damaged checkpoints, by folder."""
     unreadable: tuple[str, ...]
-    """Folders that the system could not read, with the reason; their integrity is unknown."""
+    """Reasons why the system could not read a folder, by folder; the folders' integrity is unknown."""
 
 
 def verify(folder: Path) -> Verified:
-    """Read every committed checkpoint of a training and compare it with its hashes. Checkpoints that a running training
-    removes meanwhile are omitted."""
+    """Read every committed checkpoint of a training run and compare it with its hashes. Checkpoints that a running
+    training removes meanwhile are omitted.
+    """
     damaged, unreadable = [], []
     count = size = without = 0
     for place in finished_checkpoints(folder):
@@ -193,7 +196,7 @@ def verify(folder: Path) -> Verified:
 
 
 def _writer(name: str, processes: int) -> int:
-    # Orbax uses ``ocdbt.process_N`` and ``process_N``; all other files are the first's.
+    # Orbax uses ``ocdbt.process_N`` and ``process_N``; the first process writes all other files.
     numbers = [part.rpartition("process_")[2] for part in name.split("/") if "process_" in part]
     return int(numbers[0]) if numbers and numbers[0].isdecimal() and int(numbers[0]) < processes else 0
 

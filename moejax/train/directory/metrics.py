@@ -1,5 +1,7 @@
-"""Write and read ``metrics.jsonl``: measurements during training, one line per step despite interruptions. Show them in
-TensorBoard or Weights & Biases (W&B) too, with a run for the trunk and one per budget, which begins as the trunk."""
+"""Write and read ``metrics.jsonl``: measurements during training, one line per step despite interruptions. Send them to
+TensorBoard or Weights & Biases (W&B) too: one run for the trunk, and one per budget, which starts with the trunk's
+lines.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +29,29 @@ from moejax.wording import says, some
 TRUNK = "trunk"
 
 OF_THE_CLOCK = ("seconds", "tokens_per_second", "mfu", "memory_bytes", "memory_peak_bytes")
-"""Fields that differ between trainings with the same numbers."""
+"""Fields that differ between training runs with the same numbers."""
 
 Line = Mapping[str, Any]
 """One line of ``metrics.jsonl``."""
 
 _LINE = {"phase": str, "step": int, "tokens": int, "seconds": float, "steps_done": int, "loss": float | str}
-"""Fields of every line. Non-finite numbers are text."""
+"""Fields of every line. Non-finite numbers are stored as text."""
 
 _COUNTED = ("step", "tokens", "seconds", "steps_done", "skipped_steps", "memory_bytes", "memory_peak_bytes")
-"""Fields that are finite, and at most 2^63."""
+"""Fields that must be finite and at most 2^63."""
 
 _PHASE = re.compile(rf"{TRUNK}|branch-[0-9]{{1,18}}")
 
 
 def number(value: float | str) -> float:
-    """Return a number of a line; NaN if it was not finite."""
+    """Return a line's value as a number; NaN if it was not finite."""
     return math.nan if isinstance(value, str) else float(value)
 
 
 def module_name(depth: int) -> str:
-    """Return the name of the multi-token-prediction module for the token ``depth`` places after the next."""
+    """Return the name of the multi-token-prediction module that predicts the token ``depth`` positions after the
+    next.
+    """
     return f"mtp_{depth}"
 
 
@@ -158,8 +162,8 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str, Any]]:
-    """Parse the complete lines of the end of a metrics file, or of a ``whole`` one. The text before the first line
-    break may be a partial line, and the text after the last line break is torn.
+    """Parse the complete lines of a ``whole`` metrics file or of its end. In its end, text before the first line break
+    may be a partial line. Text after the last line break is incomplete.
 
     Raises:
       Damaged: a line is invalid.
@@ -173,7 +177,7 @@ def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str,
 
 
 def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Return the parsed lines and the damaged ones."""
+    """Return the parsed lines and the damaged lines."""
     read = [(line, _line(line)) for line in content.split(b"\n")[0 if whole else 1 : -1]]
     return [parsed for _, parsed in read if parsed is not None], [line for line, parsed in read if parsed is None]
 
@@ -190,13 +194,13 @@ def _line(content: bytes) -> dict[str, Any] | None:
 
 
 def _is_number(value: object) -> bool:
-    # A number that is not finite is stored by its name.
+    # Non-finite numbers are stored as text.
     is_finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return is_finite or value in ("nan", "inf", "-inf")
 
 
 def _are_layers(layers: object) -> bool:
-    """Return whether the value has a list for every statistic, with an entry per mixture layer."""
+    """Return whether the value has a list for every statistic, with an entry per MoE layer."""
     if not isinstance(layers, dict) or not all(isinstance(values, list) for values in layers.values()):
         return False
     names, *statistics = layers.get("layer"), *(values for name, values in layers.items() if name != "layer")
@@ -211,7 +215,7 @@ def _no_lines(where: object, damaged: Sequence[bytes]) -> str:
 
 
 def _append(path: Path, content: bytes) -> None:
-    """Append all of the bytes, or none if the disk is full, so that the next append begins a line."""
+    """Append all bytes, or none if the disk is full, so that the next append begins a line."""
     with path.open("ab") as file:
         end = file.seek(0, os.SEEK_END)
         try:
@@ -241,7 +245,7 @@ class LoggerConfig:
     tensorboard: bool = False
     """Write events to ``tensorboard/`` in the training's folder."""
     wandb: str = ""
-    """Project in Weights & Biases; empty for none."""
+    """Project name in Weights & Biases; empty disables this logger."""
 
     def check(self) -> None:
         """Raise ``UserError`` if a chosen logger is not installed."""
@@ -259,7 +263,7 @@ class Logger(Protocol):
     """Destination of the log. It receives every line once the line is on disk, and is notified of removed lines."""
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
-        """Begin or resume a phase, trunk or branch, after the lines that the log keeps of it."""
+        """Begin or resume a phase, trunk or branch, after its ``kept`` lines in the log."""
         ...
 
     def write(self, line: Line) -> None:
@@ -273,7 +277,7 @@ class Logger(Protocol):
 
 @contextlib.contextmanager
 def open_loggers(config: LoggerConfig, folder: Path, name: str, settings: Line) -> Iterator[Sequence[Logger]]:
-    """Yield the loggers that a training in ``folder`` asks for; one process opens them."""
+    """Yield the loggers configured by a training run in ``folder``; only one process opens them."""
     loggers: list[Logger] = []
     if config.tensorboard:
         loggers.append(TensorBoardLogger(folder / "tensorboard"))
@@ -287,7 +291,7 @@ def open_loggers(config: LoggerConfig, folder: Path, name: str, settings: Line) 
 
 
 def scalars(line: Line) -> dict[str, float]:
-    """Return the numbers of a line by display name; those of layers as ``layers/load_cv/3``."""
+    """Return a line's numbers by display name. Layer statistics have names such as ``layers/load_cv/3``."""
     found: dict[str, float] = {}
     for name, value in line.items():
         if name == "layers":
@@ -301,10 +305,10 @@ def scalars(line: Line) -> dict[str, float]:
 
 
 class TensorBoardLogger:
-    """Event writer through tensorboardX, without its queue, which may lose the last events when it is closed.
+    """Event writer that uses tensorboardX without its queue, because closing the queue may lose the last events.
 
-    Events cannot be removed, so a resumed run is rewritten from the lines that its log keeps. No point appears twice,
-    and none is missing that a killed process had not written.
+    Events cannot be removed, so a resumed run is rewritten from the lines in its log. Thus no point appears twice or is
+    missing.
     """
 
     def __init__(self, folder: Path):
@@ -312,7 +316,7 @@ class TensorBoardLogger:
         self._records: Any = None
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
-        """Remove the run's events and write those of ``kept``."""
+        """Remove the run's events and write events for the lines ``kept``."""
         from tensorboardX import RecordWriter
         from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
 
@@ -349,23 +353,23 @@ class TensorBoardLogger:
 
 
 SHOWN = "wandb.json"
-"""File with the id of a training's runs in Weights & Biases."""
+"""File with the id of the runs in Weights & Biases."""
 
 
 class WandbLogger:
-    """Logger that shows each step once: W&B keeps the steps of a run that is resumed, and they are not sent again."""
+    """Logger that sends each step once: W&B keeps the steps of a resumed run, so they are not sent again."""
 
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
         self._folder, self._project, self._name, self._config = folder, project, name, dict(config)
         self._run: Any = None
         path, remedy = folder / SHOWN, "remove it, and the log is uploaded again under another id"
         if not path.exists():
-            # The id must be on disk before anything is shown under it.
+            # The id must be on disk before anything is sent under it.
             write_json(path, {"id": uuid.uuid4().hex[:12]})
         self._id = read_json(path, {"id": str}, remedy=remedy)["id"]
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
-        """Open or resume the run, and show logged lines that were not shown yet.
+        """Open or resume the run, and send logged lines that were not sent yet.
 
         Raises:
           UserError: W&B cannot be reached or is not set up.
@@ -385,14 +389,16 @@ class WandbLogger:
             )
         except Exception as error:
             raise UserError(
-                f"Weights & Biases cannot be written to ({says('wandb', error)}); run wandb login, set "
-                f"WANDB_MODE=offline, or leave recipe.loggers.wandb empty."
+                f"Weights & Biases cannot be written to ({says('wandb', error)}). Run wandb login, set "
+                "WANDB_MODE=offline, or leave recipe.loggers.wandb empty."
             ) from error
         for line in kept:
             self.write(line)
 
     def write(self, line: Line) -> None:
-        """Show a line unless its step was already shown. W&B's step of a resumed run is the one after its last."""
+        """Send a line unless its step was already sent. In a resumed run, W&B's current step is the one after the
+        last.
+        """
         if line["step"] >= self._run.step:
             self._run.log(scalars(line), step=line["step"])
 

@@ -31,14 +31,14 @@ from moejax.train.host import rounding
 from moejax.train.training import Training
 
 OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_peak_bytes")
-"""Columns that differ between trainings with the same numbers."""
+"""Columns that differ between training runs with the same numbers."""
 MEASURED = (
     *("loss", "bits_per_byte", "train_loss", "unique_tokens", "validation_tokens", "unigram_entropy"),
     *("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms", "balance_loss", "max_violation"),
     "params_active_served",
     *OF_THE_CLOCK,
 )
-"""Numeric columns that only a training provides, for a corpus of one source."""
+"""Numeric columns whose values only training provides, for a corpus of one source."""
 
 
 _OF_ACCELERATORS = (
@@ -48,7 +48,7 @@ _OF_ACCELERATORS = (
     "nvidia-cublas",
     "libtpu",
 )
-"""Distributions that affect an accelerator's numbers; the installed ones depend on the accelerator."""
+"""Python distributions that affect an accelerator's numbers, if they are installed for it."""
 
 
 def make_row(
@@ -60,10 +60,11 @@ def make_row(
     log: Sequence[Mapping[str, Any]],
     attempts: AttemptRecorder,
 ) -> dict[str, Any]:
-    """Return one row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
+    """Return one row of a run table. Parameters are counted on the built model; FLOPs are computed by
+    ``moejax.laws.accounting``.
 
     Args:
-      read: what the branch has read of each set of the corpus.
+      read: the amount that the branch has read of each set of the corpus.
       log: lines of the metrics file.
 
     Raises:
@@ -72,8 +73,8 @@ def make_row(
     losses = evaluated.losses()
     if not math.isfinite(losses["loss"] or 0.0):
         raise UserError(
-            f"{training.name}: the validation loss at {budget_tokens:,} tokens is {losses['loss']}; lower "
-            f"optimizer.learning_rate, in a new --out."
+            f"{training.name}: the validation loss at {budget_tokens:,} tokens is {losses['loss']}. Lower "
+            "optimizer.learning_rate and train in a new --out."
         )
     counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
     branch, start = branch_name(budget_tokens), training.recipe.decay_start(budget_tokens)
@@ -164,7 +165,9 @@ def seconds_until(lines: Sequence[Mapping[str, Any]], phase: str, step: int, *, 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of software that affects a training's numbers, and the properties that affect rounding."""
+    """Return the versions of software that affects a training run's numbers, and the properties that affect
+    rounding.
+    """
     names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
     if jax.default_backend() == "cpu" and cpu.available():
         names += ["numba"]
@@ -183,7 +186,7 @@ def versions() -> dict[str, str]:
 
 
 def _conventions(design: Design, is_moe: bool) -> dict[str, float | None]:
-    # Those about experts are None for a dense model.
+    # Expert statistics are None for a dense model.
     everywhere = ("expansion", "granularity", "sparsity")
     of_experts = ("active_experts", "shared_share")
     return {name: float(getattr(design, name)) for name in everywhere} | {

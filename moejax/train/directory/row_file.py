@@ -1,4 +1,4 @@
-"""Read the rows of a training: ``branch-TOKENS.json`` in its folder, one per budget, written atomically."""
+"""Read the rows of a training run: ``branch-TOKENS.json`` in its folder, one per budget, written atomically."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -
     """Raise ``UserError`` if a row's model or budget does not match its file's path."""
     if (row["model"], row["tokens"]) != (model, tokens):
         raise UserError(
-            f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens instead of {model} at {tokens:,}; put "
-            f"it back, or remove it and the run is done again."
+            f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens instead of {model} at {tokens:,}. "
+            "Move it back to its folder, or remove it to train that run again."
         )
 
 
 def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] | None]:
-    """Return the rows of a training's budgets, None for missing ones.
+    """Return the rows of a training run's budgets, None for missing ones.
 
     Args:
       training: the training's plain data, as returned by ``moejax.train.directory.status.read_training``.
 
     Raises:
-      UserError: a file is invalid or does not match its name. A row has the tokens of the last whole step of its
-        budget.
+      UserError: a file is invalid or its row does not match its name. A row's tokens end at its budget's last whole
+        step.
     """
     recipe = training["recipe"]
     ramp = tuple(RampStage(**stage) for stage in recipe.get("batch_ramp") or ())

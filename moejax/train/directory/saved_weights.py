@@ -1,4 +1,4 @@
-"""Export the weights of a training as a folder of weights, with one chunk of a checkpoint in memory at a time.
+"""Export a training run's weights as a weights folder, with one chunk of a checkpoint in memory at a time.
 
 A chunk is the part of an array that one device held when the checkpoint was saved; it is compressed as a unit.
 """
@@ -40,7 +40,7 @@ _REMEDY = "resume the training, which takes the checkpoint before it"
 
 @dataclass(frozen=True)
 class SavedState:
-    """One checkpoint of a training."""
+    """One checkpoint of a training run."""
 
     training: Training
     folder: Path
@@ -50,7 +50,7 @@ class SavedState:
 
     @property
     def place(self) -> Path:
-        """Return the checkpoint's folder."""
+        """Return the folder of the checkpoint."""
         return self.folder / "checkpoints" / self.phase / str(self.step)
 
     @property
@@ -72,23 +72,23 @@ class SavedState:
 
 
 def is_training(path: Path) -> bool:
-    """Return whether a path is a training's folder, or inside one."""
+    """Return whether a path is a training run's folder, or inside one."""
     return _owner(path) is not None
 
 
 def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
-    """Return the checkpoint at a path: a training's folder (its longest finished budget, or else the trunk), a phase's
-    folder (its newest checkpoint), or a checkpoint's folder. ``verify`` reads all of it.
+    """Return the checkpoint at a path: a training run's folder (its longest finished budget, or else the trunk), a
+    phase's folder (its newest checkpoint), or a checkpoint's folder. With ``verify``, all its files are read.
 
     Raises:
       UserError: there is no checkpoint.
     """
     folder = _owner(path)
     if folder is None:
-        raise UserError(f"{path} is not a folder of a training: neither it nor a folder above it has a training.json.")
+        raise UserError(f"{path} is not a training folder: neither it nor a parent folder has a training.json.")
     training = read_json(folder / TRAINING, Training, remedy=REMEDY)
     if training.vmap:
-        raise UserError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
+        raise UserError(f"{folder} contains several vmapped runs; name the folder of one of them in {folder / RUNS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
     phases = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
     for phase in phases:
@@ -104,10 +104,11 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
 
 
 def check_saved(saved: SavedState, hashes: Mapping[str, str] | None = None) -> None:
-    """Raise ``UserError`` if a checkpoint differs from what was written, or belongs to another training. ``hashes``
-    supplies those of its files, if known."""
+    """Raise ``UserError`` if a checkpoint differs from what was written, or belongs to another training run. ``hashes``
+    supplies its files' actual hashes if they were computed already.
+    """
     if wrong := damage(saved.place, hashes):
-        raise UserError(f"{saved.place} is not what was written there: {wrong}; {_REMEDY}.")
+        raise UserError(f"{saved.place} differs from what was written: {wrong}; {_REMEDY}.")
     trained, what = read_metadata(saved.place).get("training"), f"The checkpoint of step {saved.step} of {saved.phase}"
     check_trained(saved.folder, read_history(saved.folder), saved.training, trained, what)
 
@@ -115,8 +116,8 @@ def check_saved(saved: SavedState, hashes: Mapping[str, str] | None = None) -> N
 def write_saved_weights(
     saved: SavedState, out: Path, *, ema: bool = False, progress: StageCallback = lambda name, done, total: None
 ) -> list[str]:
-    """Write parameters and expert bias of a checkpoint, in float32, and the tokenizer; return the tokenizer's files.
-    With ``ema``, the parameters are their exponential moving average.
+    """Write a checkpoint's parameters and expert bias in float32, and the tokenizer; return the tokenizer's files. With
+    ``ema``, the parameters are their exponential moving average.
 
     Raises:
       UserError: ``out`` exists already, or the checkpoint does not match its training's architecture or has no moving
@@ -138,7 +139,7 @@ def write_saved_weights(
 
 
 def read_saved(saved: SavedState, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """Read the block at ``index`` of one parameter of a checkpoint, by dotted name, or of its expert bias."""
+    """Read the block at ``index`` of a checkpoint's parameter, given by dotted name, or of its expert bias."""
     return np.asarray(_open(saved.state, name)[index].read().result())
 
 
@@ -169,8 +170,8 @@ def _open(state: Path, name: str, of: str = "params") -> Any:
         return tensorstore.open(spec, open=True, read=True).result()
     except ValueError as error:
         raise UserError(
-            f"{state.parent} has no array {key}, which its training's architecture has; it was written by another "
-            f"version of moejax: convert it with that one."
+            f"{state.parent} has no array {key}, which its architecture requires. It was written by another version "
+            "of moejax; convert it with that version."
         ) from error
 
 
@@ -198,7 +199,9 @@ def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
 
 
 def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
-    """Return the tokenizer of the training's prepared tokens, or else the one in its recipe; None if neither exists."""
+    """Return the tokenizer of the training's prepared tokens, or else the recipe's tokenizer; None if neither
+    exists.
+    """
     for place in _sets(saved):
         if (place / MANIFEST).is_file():
             return PreparedSet(place).tokenizer
@@ -210,14 +213,16 @@ def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
 
 
 def tokenizer_beside(weights: Path) -> JsonTokenizer | None:
-    """Return the tokenizer in a folder of weights; None if there is none."""
+    """Return the tokenizer in a weights folder; None if there is none."""
     if not (weights / "tokenizer.json").is_file():
         return None
     return JsonTokenizer(weights / "tokenizer.json", special_token(weights, "eos_token") or "")
 
 
 def _sets(saved: SavedState) -> list[Path]:
-    """Return the possible folders of the tokens, prepared by the training, by its study, or in advance."""
+    """Return the possible folders of the tokens, which the training, its study, or the user in advance may have
+    prepared.
+    """
     data, study = saved.training.recipe.data, saved.folder.absolute().parent.parent
     folders = [saved.folder / "data", *([study / "data"] if (study / "study.json").is_file() else [])]
     if data.parts:

@@ -1,4 +1,4 @@
-"""Report the status of a training, running or not, from the files in its folder only."""
+"""Report the status of a training run, running or not, from the files in its folder only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from moejax.train.directory.metrics import TRUNK, last_lines, number
 from moejax.train.directory.row_file import read_rows, row_file
 
 RECENT_LINES = 10
-"""Number of log lines over which the current speed is measured."""
+"""Number of the last log lines from which the current speed is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Status of a training. Unknown values are None."""
+    """Status of a training run. Unknown values are None."""
 
     name: str
     folder: str
@@ -45,7 +45,7 @@ class Status:
     step: int | None
     """Step of the phase; for a branch it includes the trunk's part."""
     steps_done: int
-    """Number of steps over trunk and branches."""
+    """Number of steps done in trunk and branches."""
     total_steps: int | None
     tokens: int | None
     """Tokens up to ``step``."""
@@ -55,7 +55,7 @@ class Status:
     """Loss of the last logged batch, in nats per token."""
     validation_loss: float | None
     tokens_per_second: float | None
-    """Speed over the last lines of the log."""
+    """Speed in the last lines of the log."""
     mfu: float | None
     eta_seconds: float | None
     """Remaining time at that speed, while the training runs."""
@@ -74,27 +74,29 @@ class Status:
     memory_bytes: int | None
     memory_peak_bytes: int | None
     layers: dict[str, list[Any]] | None
-    """Routing statistics of every mixture layer in the last logged batch; ``layer`` has the layers' numbers from 0. As
-    in the log, non-finite values are text."""
+    """Routing statistics of every MoE layer in the last logged batch; ``layer`` lists the layer indices, counted from
+    0. As in the log, non-finite values are text.
+    """
     rows: list[dict[str, Any]]
     """``tokens``, ``loss`` and ``bits_per_byte`` of the finished budgets."""
 
 
 def read_status(folder: Path) -> Status:
-    """Return the status of a training's folder.
+    """Return the status of a training run's folder.
 
     Raises:
-      UserError: the folder contains no training.
+      UserError: the folder contains no training run.
     """
     try:
         training = read_training(folder)
     except Missing:
         raise UserError(
-            f"{folder} holds no training (there is no {TRAINING}); start one with moejax train --config=FILE.py."
+            f"{folder} is not a training folder (it has no {TRAINING}); start a training with moejax train "
+            "--config=FILE.py."
         ) from None
     axes = training.get("vmap")
     if isinstance(axes, dict) and any(axes.values()):
-        raise UserError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
+        raise UserError(f"{folder} contains several vmapped runs; name the folder of one of them in {folder / RUNS}.")
     budgets = training["recipe"]["budgets_tokens"]
     attempts = read_attempts(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
@@ -141,17 +143,17 @@ def read_status(folder: Path) -> Status:
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """Return a training's settings from its folder as plain data: ``name``, ``recipe`` and the rest."""
-    # Not read as a ``Training``, because that class needs JAX.
+    """Return a training run's settings from its folder as plain data: ``name``, ``recipe`` and the rest."""
+    # Do not build a ``Training``, because that class needs JAX.
     shape = {"name": str, "recipe": {"budgets_tokens": list[int], "batch_tokens": int}}
     return read_json(folder / TRAINING, shape, remedy=REMEDY)
 
 
 def read_statuses(folder: Path) -> list[Status]:
-    """Return the status of a training's folder, or of every model in a study's folder.
+    """Return the status of a training run's folder, or of every model in a study's folder.
 
     Raises:
-      UserError: the folder is neither.
+      UserError: the folder contains neither.
     """
     if is_study_folder(folder):
         return [read_status(path.parent) for path in sorted((folder / "models").glob(f"*/{TRAINING}"))]
@@ -159,7 +161,7 @@ def read_statuses(folder: Path) -> list[Status]:
 
 
 def is_study_folder(folder: Path) -> bool:
-    """Return whether the folder is a study's, with trainings in ``models/``."""
+    """Return whether the folder is a study folder, with training runs in ``models/``."""
     return (folder / "study.json").exists()
 
 
@@ -183,7 +185,7 @@ def _number(value: float | str | None) -> float | None:
 
 
 def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
-    """Return seconds per step and tokens per second between the first and the last of some lines of one phase."""
+    """Return seconds per step and tokens per second between the first and the last of ``lines`` of one phase."""
     if not lines:
         return None, None
     seconds, steps, tokens = (lines[-1][name] - lines[0][name] for name in ("seconds", "step", "tokens"))
@@ -193,7 +195,7 @@ def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
 
 
 def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
-    # Before a phase's first checkpoint, it is the trunk's.
+    # Before a branch's first checkpoint, report the trunk's.
     for name in (phase, TRUNK):
         place = folder / "checkpoints" / str(name)
         # A checkpoint may be removed meanwhile.
