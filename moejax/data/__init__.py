@@ -1,1 +1,3 @@
-"""Read text or tokens from disk and make batches: sources, tokenizers, prepared sets, packing, mixtures, order."""
+"""Read text or tokens from disk and make training batches: sources, tokenizers, prepared sets, packing, mixtures,
+order.
+"""

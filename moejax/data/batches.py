@@ -1,9 +1,9 @@
-"""Make batches from rows with Grain. The tokens of a step depend on the seed and the step alone.
+"""Make batches from rows with Grain. The tokens of a step depend only on the seed and the step.
 
 The rows of each set are reshuffled each epoch, sets are interleaved by weight, and step t takes rows t·B … (t+1)·B - 1
-of this endless order. Weights may change at a given row: each set then continues in its own order. A process reads the
-rows of every batch that its devices hold, so the order does not depend on the number of processes, and a run resumes
-with any number of them.
+of this endless order. Weights may change at one row of this order; each set then continues in its own order. A process
+reads the rows of every batch that its devices hold, so the order does not depend on the number of processes, and a run
+can resume with another number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moejax.data.rows import Rows
 from moejax.errors import UserError
 
 BATCHES_AHEAD = 16
-"""Number of batches to prefetch; at least one for each thread."""
+"""Number of batches to prefetch; at least one per thread."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class DecayWeights:
 
 
 class Mixed:
-    """A mixture of sets, indexed by row. In any range of rows each set has its share to within two rows.
+    """A mixture of sets, indexed by row. In any range of rows, each set's number of rows differs from its share by at
+    most two.
 
     With ``decay``, only rows from ``decay.first_row`` on are read, and each set continues where the preceding rows,
     mixed by ``weights``, ended.
@@ -59,7 +60,7 @@ class Mixed:
 
 
 class ProcessRows:
-    """Rows of each global batch that one process reads, from row ``first`` of an endless order on."""
+    """The rows of each global batch that one process reads; batches begin at row ``first`` of an endless order."""
 
     def __init__(self, rows: Any, batch: int, mine: Sequence[int], first: int = 0):
         self._rows = rows
@@ -76,9 +77,10 @@ class ProcessRows:
 
 
 def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int, decay: DecayWeights | None = None) -> Any:
-    """Return the endless order of rows. One set is shuffled by the seed, several by one derived seed each.
+    """Return the endless order of rows. A single set is shuffled by the seed; each of several sets by its own derived
+    seed.
 
-    Sets of weight 0 do not affect the order of the others.
+    Sets of weight 0 do not affect the order of the other sets.
     """
     mixed, others = ([n for n, weight in enumerate(weights) if bool(weight) == is_mixed] for is_mixed in (True, False))
     derived = np.random.SeedSequence(seed).generate_state(len(sets)).tolist()
@@ -102,13 +104,13 @@ def batches(
     threads: int = 1,
     decay: DecayWeights | None = None,
 ) -> grain.DatasetIterator:
-    """Return endless batches from step ``start`` on: dicts of Int32 (rows, length + 1).
+    """Return an endless iterator over the batches from step ``start`` on: dicts of Int32 (rows, length + 1).
 
-    Batches hold all rows of the global batch, or the row numbers ``mine`` that this process reads. Step 0 begins at row
-    ``first_row`` of the order, because earlier rows may have been read in smaller batches. With ``decay``, rows before
-    its first row must not be requested. The iterator's state is the number of the next step. It is the same in every
-    process and can be restored with any number of processes. ``threads`` threads prefetch one batch each without
-    changing the order.
+    Batches hold all rows of the global batch, or only the rows with indices ``mine``, which this process reads. Step 0
+    begins at row ``first_row`` of the order, because earlier rows may have been read in smaller batches. With
+    ``decay``, rows before its first row must not be requested. The iterator's state is the number of the next step.
+    This state is the same in every process and can be restored with any number of processes. ``threads`` threads
+    prefetch one batch each without changing the order.
 
     Raises:
       UserError: a set has fewer rows than its share of one batch.
@@ -118,8 +120,9 @@ def batches(
         share = batch * weight / sum(now)
         if len(rows) < share:
             raise UserError(
-                f"The training text has {len(rows)} rows of this sequence_length, fewer than the {share:g} of one "
-                f"batch; lower batch_tokens or sequence_length{', or its weight' if len(sets) > 1 else ''}."
+                f"The training text has {len(rows)} rows of this sequence_length, fewer than the {share:g} rows "
+                f"that one batch needs; lower batch_tokens or "
+                f"sequence_length{', or its weight' if len(sets) > 1 else ''}."
             )
     mine = range(batch) if mine is None else mine
     rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed, decay), batch, mine, first_row))

@@ -22,10 +22,11 @@ class WeightedSource:
     name: str
     """Name of the part in reports, and of its folder in the data folder."""
     source: str
-    """Source of the part, as ``DataConfig.source``."""
+    """Source of the part, in the format of ``DataConfig.source``."""
     weight: Scale
-    """Share of the part in the rows of every batch, relative to the other weights. A part of weight 0 is evaluated but
-    not trained on, unless ``DataConfig.decay_mixture`` includes it."""
+    """Relative weight of the part in the rows of every batch. A part of weight 0 is evaluated but not trained on,
+    unless ``DataConfig.decay_mixture`` includes it.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +39,17 @@ class DataConfig:
     mixture: tuple[WeightedSource, ...] = ()
     """Several weighted sources, used instead of ``source``."""
     named_mixture: Annotated[str, one_of(("", *MIXTURES))] = ""
-    """A mixture of ``moejax.data.mixtures``, which gives parts and weights. Each part is the prepared set, folder
-    or file of its name in the folder ``source``. Empty: no named mixture."""
+    """Name of a mixture in ``moejax.data.mixtures``, which defines parts and weights. The folder ``source`` contains a
+    prepared set, folder or file with each part's name. Empty: no named mixture.
+    """
     decay_mixture: dict[str, Positive] = field(default_factory=dict, hash=False)
-    """Weights by part name that branches use during learning-rate decay, such as more of a high-quality part; other
-    parts are not read then. Empty: the weights of the trunk."""
+    """Weights by part name that branches use during learning-rate decay, for example to read more high-quality text;
+    parts without a weight here are not read then. Empty: the weights of the trunk.
+    """
     unique_tokens: Tokens = 0
-    """Number of training tokens to repeat: rows spread evenly over the text, from each set by its weight, and all of a
-    set of weight 0. 0 reads the whole text before any row is repeated."""
+    """Number of different training tokens, which are then repeated: rows spread evenly over the text, from each set by
+    its weight, and all rows of a set of weight 0. 0 reads the whole text before it repeats rows.
+    """
     tokenizer: str | None = None
     """``bytes``, a ``tokenizer.json``, or ``ids:VOCAB:END``. None: the tokenizer of the prepared set, else bytes."""
     text_field: str = "text"
@@ -54,17 +58,17 @@ class DataConfig:
     """A key of ``moejax.data.rows.PACKINGS``: windows of the running text, or whole documents with document masks."""
     sequence_length: Annotated[int, whole(2, INT32)] = 256
     validation_share: Annotated[float, NumberRange(0, 1, without_low=True, without_high=True)] = 0.05
-    """Share of held-out documents; a prepared set keeps its own."""
+    """Share of held-out documents; a prepared set keeps the share that it was prepared with."""
     validation_tokens: Tokens = 65_536
     """Number of tokens of the fixed validation set, rounded to whole sequences."""
     order_seed: Seed | None = None
-    """Seed of the order of rows. None: the seed of the training run."""
+    """Seed of the row order. None: the seed of the training run."""
     corrupt_share: BelowOne = 0.01
-    """Largest share of records, and of bytes, that may be unreadable; these are skipped."""
+    """Largest share of records, and of bytes, that may be unreadable; unreadable records are skipped."""
 
     @property
     def parts(self) -> tuple[WeightedSource, ...]:
-        """Return the parts of a given or named mixture; none for a single source."""
+        """Return the parts of ``mixture`` or ``named_mixture``; none for a single source."""
         if not self.named_mixture:
             return self.mixture
         return tuple(
@@ -89,20 +93,20 @@ class DataConfig:
         ),
         Rule(
             lambda data: len({part.name for part in data.mixture}) == len(data.mixture),
-            "data.mixture has two parts with one name; give each part a name of its own.",
+            "data.mixture has two parts with the same name; give each part a different name.",
         ),
         Rule(
             lambda data: all(part.name != SUMMARY for part in data.mixture),
-            f"A part of data.mixture has the name {SUMMARY}, a file in the same folder; give it another name.",
+            f"A part of data.mixture is named {SUMMARY}, like a file in the data folder; give the part another name.",
         ),
         Rule(
             lambda data: not data.mixture or any(part.weight for part in data.mixture),
-            "data.mixture has only weights of 0; give a part that training starts with a weight above 0.",
+            "data.mixture has only weights of 0; give at least one part a weight above 0.",
         ),
         Rule(
             lambda data: data.parts or not data.decay_mixture,
-            "data.decay_mixture is {self.decay_mixture}, and data.mixture has no parts; list there what is "
-            "read, with weight 0 what only the decay reads.",
+            "data.decay_mixture is {self.decay_mixture}, but data.mixture has no parts; list all parts in "
+            "data.mixture, with weight 0 for parts that only the decay reads.",
         ),
     )
 

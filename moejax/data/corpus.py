@@ -27,7 +27,9 @@ from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import some
 
 STORE_THREADS = 16
-"""Threads that read from an object store. They mostly wait for it, so the number of cores does not matter."""
+"""Number of threads that read from an object store. They mostly wait for the store, so the number of cores does not
+matter.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,34 +47,37 @@ class Summary:
 
     source: str
     sha256: str
-    """SHA-256 of the text; for a mixture, of the texts and their weights."""
+    """SHA-256 of the text; with several sets, SHA-256 of their texts and weights."""
     tokenizer: str
     """SHA-256 of everything that determines the tokens."""
     vocab_size: int
     unigram_entropy: float
-    """Entropy of the token frequencies, weighted in a mixture, in nats per token: the loss of a unigram model."""
+    """Entropy of the token frequencies, in nats per token: the loss of a unigram model. Several sets' frequencies are
+    weighted.
+    """
     train: CorpusSplit
     validation: CorpusSplit
     corrupt_records: int
     """Number of skipped records."""
     corrupt: tuple[str, ...]
-    """First skipped records, each with the reason."""
+    """The first skipped records, each with the reason."""
 
 
 @dataclass(frozen=True)
 class PartRead:
-    """Amounts that a run reads of one set."""
+    """Amounts of one set that a run reads."""
 
     name: str
     tokens: float
     """Number of different training tokens."""
     epochs: float
-    """Number of passes over them."""
+    """Number of passes over these tokens."""
 
 
 def unique_tokens(parts: Sequence[PartRead]) -> int:
-    """Return the number of different training tokens. If some of several sets were repeated while others were not read
-    completely, count only the tokens that were read."""
+    """Return the number of different training tokens. If some sets were repeated while others were not read completely,
+    count only the tokens that were read.
+    """
     repeated = any(part.epochs > 1 for part in parts)
     return round(math.fsum(part.tokens * (min(part.epochs, 1.0) if repeated else 1.0) for part in parts))
 
@@ -91,8 +96,9 @@ class Corpus:
         return [part.weight for part in self.parts]
 
     def decay_weights(self, first_row: int | None) -> DecayWeights | None:
-        """Return the weights of the sets from the row at which learning-rate decay begins; None if they do not change,
-        or without a row."""
+        """Return the sets' weights from row ``decay_from`` on, at which learning-rate decay begins; None if the weights
+        do not change or the row is None.
+        """
         decay = self.config.decay_mixture
         if first_row is None or not decay:
             return None
@@ -129,8 +135,10 @@ class Corpus:
         threads: int | None = None,
         decay_from: int | None = None,
     ) -> grain.DatasetIterator:
-        """Return endless training batches, or the rows of each that one process reads; see ``moejax.data.batches``.
-        With ``decay_from``, return those of a branch whose learning rate decays from that row on."""
+        """Return an endless iterator over training batches, or over the rows that one process reads; see
+        ``moejax.data.batches``. With ``decay_from``, return the batches of a branch whose learning rate decays from
+        that row on.
+        """
         order = seed if self.config.order_seed is None else self.config.order_seed
         return batches(
             self._training_rows,
@@ -150,8 +158,9 @@ class Corpus:
         return STORE_THREADS if any(prepared.stored for prepared in self.sets) else 1
 
     def read(self, rows: int, decay_from: int) -> list[PartRead]:
-        """Return the amounts that a branch has read of each set after ``rows`` rows, including those of the trunk up to
-        ``decay_from``."""
+        """Return the amounts of each set that a branch has read after ``rows`` rows, including the trunk's rows up to
+        ``decay_from``.
+        """
         first, decay = self.weights, self.decay_weights(decay_from)
         drawn = rows_of_each(first, rows)
         if decay:
@@ -181,7 +190,7 @@ class Corpus:
     def _validation(self) -> Validation:
         length = self.config.sequence_length
         cut = _packing(self.config)
-        # A set of weight 0 has as many rows as an average one, and they are not part of the loss.
+        # A set of weight 0 has as many rows as an average set, but they are not part of the loss.
         count = self.config.validation_tokens // length
         counts = [
             of_weight if part.weight else max(1, count // len(self.parts))
@@ -218,8 +227,9 @@ class Corpus:
         for part, every, count in zip(self.parts, rows, counts, strict=True):
             if part.weight and count > len(every):
                 raise UserError(
-                    f"data.unique_tokens is {self.config.unique_tokens:,}, which takes {count:,} rows of {part.name}, "
-                    f"and its training text has {len(every):,}; lower it, or give more text."
+                    f"data.unique_tokens is {self.config.unique_tokens:,}, which needs {count:,} rows of "
+                    f"{part.name}, but its training text has only {len(every):,}; lower data.unique_tokens, or give "
+                    "more text."
                 )
         return [
             EvenlySpread(every, count) if part.weight else every
@@ -235,7 +245,7 @@ def open_corpus(config: DataConfig, folder: Path) -> Corpus:
     writes the summary there.
 
     Raises:
-      UserError: a source is missing, was prepared with another tokenizer, or cannot be prepared.
+      UserError: a source does not exist, was prepared with another tokenizer, or cannot be prepared.
     """
     check_sources(config, folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -258,8 +268,9 @@ def open_corpus(config: DataConfig, folder: Path) -> Corpus:
 
 
 def check_sources(config: DataConfig, folder: Path) -> None:
-    """Raise ``UserError``, before reading, if a source that is not prepared in ``folder`` is missing or has no readable
-    files."""
+    """Raise ``UserError``, before reading any text, if a source that is not prepared in ``folder`` is missing or has no
+    readable files.
+    """
     _packing(config)
     unread = [part for part, place in _placed(config, folder) if not (place / MANIFEST).is_file()]
     absent = [part for part in unread if not is_there(part.source)]
@@ -281,14 +292,16 @@ def check_sources(config: DataConfig, folder: Path) -> None:
 
 
 def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path]]:
-    """Return the parts, each with the folder in which it is prepared unless it already is a prepared set."""
+    """Return the parts, each with the folder for its prepared set; the folder is unused if the source is a prepared
+    set.
+    """
     if not config.parts:
         return [(WeightedSource(name=config.source, source=config.source, weight=1.0), folder)]
     return [(part, folder / part.name) for part in config.parts]
 
 
 def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
-    """Return the tokenizer of the data of a config before preparing it; None for data in an object store."""
+    """Return the tokenizer of a config's data before the data are prepared; None for data in an object store."""
     part, place = _placed(config, folder)[0]
     for prepared in (place, path_of(part.source)):
         if (prepared / MANIFEST).is_file():
@@ -298,7 +311,7 @@ def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
 
 def read_summary(folder: Path) -> Summary:
     """Read the summary that ``open_corpus`` wrote into a folder."""
-    return read_json(folder / SUMMARY, Summary, remedy="restore a copy, or resume the study, which writes it")
+    return read_json(folder / SUMMARY, Summary, remedy="restore a copy, or resume the study, which writes it again")
 
 
 def _open(config: DataConfig, part: WeightedSource, folder: Path) -> PreparedSet:
@@ -322,18 +335,19 @@ def _check_tokenizer(config: DataConfig, part: WeightedSource, prepared: Prepare
     made_with = prepared.manifest.tokenizer
     if config.tokenizer is not None and open_tokenizer(config.tokenizer).sha256 != made_with.sha256:
         raise UserError(
-            f"data.tokenizer is {config.tokenizer}, and {part.source} was prepared with another, {made_with.name} of "
-            f"{made_with.vocab_size} tokens; leave data.tokenizer out, or prepare the set again with it."
+            f"data.tokenizer is {config.tokenizer}, but {part.source} was prepared with the tokenizer "
+            f"{made_with.name} ({made_with.vocab_size} tokens). Remove data.tokenizer, or prepare the set again "
+            "with the tokenizer that it names."
         )
     if made_with.sha256 != first:
         raise UserError(
             f"{part.source} and {other} were prepared with different tokenizers; prepare one of them again with the "
-            f"other's."
+            "tokenizer of the other."
         )
 
 
 _PATIENCE_SECONDS = 3600.0
-"""Time for which the other processes of a run wait while the first one prepares the data."""
+"""Time for which a run's other processes wait while the first process prepares the data."""
 
 
 def _packing(config: DataConfig):

@@ -12,10 +12,10 @@ from moejax.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedMixture:
-    """A mixture of pretraining data as published."""
+    """A published mixture of pretraining data."""
 
     weights: Mapping[str, float]
-    """Weight of each part, in the unit of the source, by the name of its file or folder."""
+    """Weight of each part in the publication's unit, by the name of the part's file or folder."""
     source: str
     remark: str = ""
 
@@ -43,7 +43,7 @@ MIXTURES: dict[str, PublishedMixture] = {
             "arXiv": 1.06,
             "StackExchange": 2.00,
         },
-        source="ICLR 2026 explainer, Table 8, the column of LLaMA-1, percent",
+        source="ICLR 2026 explainer, Table 8, column LLaMA-1, percent",
         remark="The column sums to 98.56: LLaMA-1 itself has 2.5 % of arXiv.",
     ),
     "tian-2025": PublishedMixture(
@@ -68,33 +68,34 @@ MIXTURES: dict[str, PublishedMixture] = {
 
 
 PERIOD = 10_000
-"""Rows after which the pattern repeats; weights are exact to one part in this number."""
+"""Number of rows after which the pattern repeats. Weights are rounded to multiples of 1 / ``PERIOD``."""
 
 
 def rows_of_each(weights: Sequence[float], rows: int) -> np.ndarray:
-    """Return Int (sets): the number of rows of each set among the first ``rows`` rows."""
+    """Return Int (sets): each set's number of rows among the first ``rows`` rows."""
     of_row, counts = pattern(weights)
     periods, rest = divmod(rows, PERIOD)
     return periods * counts + np.bincount(of_row[:rest], minlength=len(counts))
 
 
 def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the set of each row of a period, and the number of rows of each set.
+    """Return the index of each row's set in a period, and each set's number of rows.
 
-    A set with n rows per period ideally has its j-th row at (j + ½) / n of it; rows are sorted by these positions.
+    The ideal position of a set's j-th row of n per period is (j + ½) / n of the period; rows are sorted by these
+    positions.
 
     Raises:
       UserError: a weight above 0 is so small that its set has no row in a period.
     """
     shares = np.array(weights, np.float64) / np.sum(weights)
     counts = np.floor(shares * PERIOD).astype(int)
-    # The rows lost by rounding down go to the sets that lost most.
+    # Rows lost by rounding down are assigned to the sets with the largest remainders.
     counts[np.argsort(counts - shares * PERIOD, kind="stable")[: PERIOD - counts.sum()]] += 1
     lost = np.flatnonzero((counts == 0) & (shares > 0))
     if len(lost):
         raise UserError(
-            f"data.mixture: the weight {weights[lost[0]]} is less than one row in {PERIOD:,}; raise it, or leave that "
-            f"part out."
+            f"data.mixture: the weight {weights[lost[0]]} is less than one row in {PERIOD:,}; raise the weight, or "
+            "remove that part."
         )
     wanted = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     which = np.repeat(np.arange(len(counts)), counts)

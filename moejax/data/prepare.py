@@ -38,7 +38,7 @@ from moejax.say import ProgressCallback
 from moejax.stored import Damaged, check_writable, read_json, write_json
 
 FORMAT = 1
-"""Version of the format; it changes whenever the same source would give other files."""
+"""Version of the format; increase it whenever the same source would produce different files."""
 
 
 def prepare(
@@ -56,12 +56,12 @@ def prepare(
 ) -> PreparedSet:
     """Tokenise ``source`` into ``folder``, keeping shards that are already finished.
 
-    A finished set is only opened, unless ``again`` asks to look for changes in the source; then only changed input
-    shards are read. If another process prepares the same set, wait for at most ``patience_seconds``.
+    A finished set is only opened. With ``again``, changed input shards of the source are read again. If another process
+    prepares the same set, wait for at most ``patience_seconds``.
 
     Raises:
-      UserError: there is no such source or tokenizer; too much of it is corrupt; one split is empty; or
-        the folder holds a set made with other choices.
+      UserError: the source or tokenizer does not exist; too many records are corrupt; one split is empty; or the folder
+        holds a set with other settings.
     """
     opened = open_tokenizer(tokenizer)
     choices = {
@@ -133,7 +133,7 @@ def _shard(
 
 
 def _stem(input_shard: InputShard, choices: dict[str, Any]) -> str:
-    """Name a shard by a hash of everything that determines it, so that an existing shard is a finished one."""
+    """Return the name of a shard: a hash of everything that determines it, so that an existing shard is valid."""
     identity = [
         type(input_shard).__name__,
         asdict(input_shard),  # type: ignore[call-overload]
@@ -185,8 +185,8 @@ def _manifest(
         if not split.documents:
             number = sum(split.documents for split in splits.values())
             raise UserError(
-                f"The {name} split of {source} has no document, of {number:,} in all at a validation share of "
-                f"{validation_share}. Equal documents are in the same split, so give "
+                f"The {name} split of {source} has no document; the source has {number:,} and the validation share "
+                f"is {validation_share}. Equal documents are in the same split, so give "
                 f"{'more documents' if number < 100 else 'documents that differ'}, or change the share."
             )
     counts = np.zeros(tokenizer.vocab_size, np.int64)
@@ -215,8 +215,9 @@ def _check_corrupt(
     if lost > allowed:
         shown = "; ".join(corrupt.named[:3]) + ("; …" if corrupt.records > 3 else "")
         raise UserError(
-            f"{corrupt.records:,} of {records:,} records of {source} are corrupt, {lost:.2%} of it, and at most "
-            f"{allowed:.2%} may be: {shown}. Mend them, or allow more with --corrupt-share (data.corrupt_share)."
+            f"{corrupt.records:,} of {records:,} records of {source} are corrupt ({lost:.2%}), but at most "
+            f"{allowed:.2%} is allowed: {shown}. Fix the records, or allow more with --corrupt-share "
+            "(data.corrupt_share)."
         )
 
 
@@ -226,11 +227,11 @@ def _check_choices(folder: Path, choices: dict[str, Any]) -> None:
         different = differences(read_json(path, dict, remedy="choose another folder"), choices)
         if different:
             raise UserError(
-                f"{folder} holds a set made with other choices: {'; '.join(different)}. Give the same ones, or "
-                f"another folder."
+                f"{folder} holds a set prepared with other settings: {'; '.join(different)}. Use the same settings, "
+                "or another folder."
             )
     elif any(not child.name.startswith(".") for child in folder.iterdir()):
-        raise UserError(f"{folder} is not empty and holds no set that can be gone on with; choose another folder.")
+        raise UserError(f"{folder} is not empty and does not hold a set that can be resumed; choose another folder.")
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerName:

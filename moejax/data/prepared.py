@@ -1,4 +1,4 @@
-"""Read a prepared set: a folder of token shards and the manifest that describes them, here or in an object store."""
+"""Read a prepared set: a folder of token shards and the manifest that describes them, on disk or in an object store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class TokenizerName:
-    """Tokenizer of the tokens; its file, if any, is stored next to the manifest."""
+    """Tokenizer that produced the tokens; its file, if any, is stored next to the manifest."""
 
     name: str
     sha256: str
@@ -47,7 +47,7 @@ class TokenizerName:
 
 @dataclass(frozen=True)
 class SplitTotals:
-    """Size of one split, over all shards."""
+    """Size of one split, summed over all shards."""
 
     documents: int
     bytes: int
@@ -67,12 +67,12 @@ class CorruptRecords:
     records: int
     bytes: int
     named: tuple[str, ...]
-    """First skipped records, each with the reason."""
+    """The first skipped records, each with the reason."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a prepared set. It is written last: a folder without it is not prepared."""
+    """Contents of a prepared set. The manifest is written last; a folder without it is not prepared."""
 
     source: str
     sha256: str
@@ -86,7 +86,7 @@ class Manifest:
     shards: tuple[TokenShard, ...]
 
 
-REMEDY = "remove it, and make the set whole again with moejax data prepare, with the same settings and --out"
+REMEDY = "remove it, and repair the set by running moejax data prepare with the same settings and --out"
 """Remedy for an unreadable file of a set."""
 
 
@@ -94,19 +94,21 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
     """Read the number of occurrences of each token from ``counts.npy``.
 
     Raises:
-      Damaged: the file has other contents.
+      Damaged: the file is not a valid array of counts.
     """
     try:
         counts = np.load(io.BytesIO(read_bytes(path, remedy=REMEDY)), allow_pickle=False)
         wrong = (
-            "" if counts.shape == (vocab_size,) and counts.dtype == np.int64 else "it counts no tokens of this set's"
+            ""
+            if counts.shape == (vocab_size,) and counts.dtype == np.int64
+            else "it does not hold this set's token counts"
         )
         wrong = wrong or ("" if counts.min() >= 0 and counts.sum() == tokens else f"its sum is not {tokens:,}")
     # NumPy raises many kinds of exceptions for a file that is not its own.
     except Exception as error:
         if isinstance(error, Damaged):
             raise
-        counts, wrong = np.zeros(0, np.int64), "it is not a NumPy array, or only a part of one"
+        counts, wrong = np.zeros(0, np.int64), "it is not a complete NumPy array"
     if wrong:
         raise Damaged(f"{path} cannot be read: {wrong}; {REMEDY}.")
     return counts
@@ -124,7 +126,8 @@ class StoredTokens:
 
 class PreparedSet:
     """A prepared set opened for reading; files are read when needed. With ``stored``, the token files are in an object
-    store and the others in the folder."""
+    store and the other files in the folder.
+    """
 
     def __init__(self, folder: Path, stored: StoredTokens | None = None):
         try:
@@ -137,12 +140,12 @@ class PreparedSet:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the tokens."""
+        """Return the tokenizer that produced the tokens."""
         return open_tokenizer(self.manifest.tokenizer.name, self.folder)
 
     @functools.cached_property
     def frequencies(self) -> np.ndarray:
-        """Return Float64 (vocab_size): the share of each token over both splits."""
+        """Return Float64 (vocab_size): each token's share of both splits."""
         split = self.manifest.train, self.manifest.validation
         tokens = sum(one.tokens for one in split)
         counts = read_counts(self.folder / "counts.npy", self.manifest.tokenizer.vocab_size, tokens)
@@ -157,8 +160,9 @@ class PreparedSet:
         return TokenStream(self, name)
 
     def bytes_of(self, tokens: np.ndarray) -> float | None:
-        """Return the bytes of text of validation tokens, or None if unknown. If the tokenizer changes text, this is an
-        average over the split."""
+        """Return the number of text bytes of validation tokens, or None if unknown. If the tokenizer changes text, this
+        is an estimate from the split's average.
+        """
         table, split = self.tokenizer.bytes_per_token(), self.manifest.validation
         if table is None or not split.token_bytes:
             return None
@@ -183,14 +187,16 @@ class PreparedSet:
         wrong = _wrong(changed)
         if wrong:
             raise UserError(
-                f"{len(wrong)} files of {self.folder} are not what was written: {some(wrong, most=3)}; remove them and "
-                f"run moejax data prepare with the same settings, which makes them again."
+                f"{len(wrong)} files of {self.folder} differ from what was written: {some(wrong, most=3)}. Remove "
+                "them and run moejax data prepare with the same settings to write them again."
             )
         if changed:
             remember_checked(self.folder, files, place)
 
     def _hashes(self) -> dict[Path, str]:
-        """Return hashes of local files. Hashing tokens in an object store would read all of them once more."""
+        """Return hashes of local files. Tokens in an object store are not hashed, because that would read all of
+        them.
+        """
         return {
             path: sha256
             for shard in self.manifest.shards
@@ -212,7 +218,7 @@ def shard_hashes(folder: Path, shard: TokenShard) -> dict[Path, str]:
 
 
 def remember_checked(folder: Path, files: Mapping[Path, str], place: Path | None = None) -> None:
-    """Record that files of the set in ``folder`` have these hashes."""
+    """Record that these files of the set in ``folder`` have the given hashes."""
     identities = {path.name: _identity(path, sha256) for path, sha256 in files.items()}
     for where in (folder, place):
         if where is not None:
@@ -289,10 +295,11 @@ class TokenStream:
         ]
 
     def kept(self, name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        """Return arrays that depend on the document ends, cached under a name for everything else that determines them.
+        """Return arrays derived from the document ends, cached under ``name``, which must identify all their other
+        inputs.
 
-        The set stores them, so that ``make`` is called once; all processes of a machine share the memory-mapped files.
-        If the folder is read-only, every process makes them.
+        The set's folder stores the arrays, so ``make`` is called once, and all processes of a machine share the
+        memory-mapped files. If the folder is read-only, every process calls ``make``.
         """
         shards = json.dumps([[path.name, counts.documents, counts.tokens] for counts, path in self._shards])
         mark = hashlib.sha256(shards.encode()).hexdigest()[:16]
@@ -316,12 +323,12 @@ class TokenStream:
         # The record's seal does not cover the order of its names.
         paths = _numbered(record, len(by_name))
         if {path.name for path in paths} != set(by_name):
-            raise Damaged(f"{record} names other files than its own.")
+            raise Damaged(f"{record} does not list its own files.")
         hashes = {path: by_name[path.name] for path in paths}
         known = _read_checked(self._folder)
         changed = {path: sha256 for path, sha256 in hashes.items() if known.get(path.name) != _identity(path, sha256)}
         if _wrong(changed):
-            raise Damaged(f"{record} has files that are not what was written.")
+            raise Damaged(f"{record} has files that differ from what was written.")
         if changed:
             remember_checked(self._folder, changed)
         return tuple(np.load(path, mmap_mode="r", allow_pickle=False) for path in hashes)
@@ -350,24 +357,22 @@ def _check_size(path: Path, size: int, prepared: PreparedSet) -> None:
     stored = prepared.stored if path.suffix == ".tokens" else None
     if stored is None:
         where, size_now = str(path), path.stat().st_size if path.exists() else None
-        remedy = (
-            f"make the set whole again with moejax data prepare, with the same settings and --out {prepared.folder}"
-        )
+        remedy = f"repair the set by running moejax data prepare with the same settings and --out {prepared.folder}"
     else:
         where, size_now = f"{path.name} in {stored.url}", stored.sizes.get(path.name)
-        remedy = "put the prepared set there again"
+        remedy = "copy the prepared set there again"
     if size_now != size:
         state = "is missing" if size_now is None else f"has {size_now:,} bytes instead of {size:,}"
         raise UserError(f"{where} {state}; {remedy}.")
 
 
 def open_stored_set(url: str, folder: Path) -> PreparedSet:
-    """Open the set at ``url`` in an object store, and copy everything but the tokens to ``folder``.
+    """Open the set at ``url`` in an object store, and copy everything except the tokens to ``folder``.
 
     Manifest, tokenizer, counts and document ends are copied. Existing copies of this set are kept.
 
     Raises:
-      UserError: the store cannot be reached, or has no prepared set there.
+      UserError: the store cannot be reached, or there is no prepared set at ``url``.
     """
     storage = open_storage(url)
     with reaching(url):
@@ -375,9 +380,10 @@ def open_stored_set(url: str, folder: Path) -> PreparedSet:
             told = storage.cat_file(MANIFEST)
         except FileNotFoundError:
             raise UserError(
-                f"{url} holds no prepared set; make one here with moejax data prepare, and copy its folder there."
+                f"{url} holds no prepared set; prepare a set on this machine with moejax data prepare, and copy its "
+                "folder to the store."
             ) from None
-        manifest: Manifest = parse_json(told, Manifest, f"{url}/{MANIFEST}", remedy="put the prepared set there again")
+        manifest: Manifest = parse_json(told, Manifest, f"{url}/{MANIFEST}", remedy="copy the prepared set there again")
         is_copied = (folder / MANIFEST).is_file() and (folder / MANIFEST).read_bytes() == told
 
         def copy(name: str) -> None:

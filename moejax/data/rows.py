@@ -1,11 +1,11 @@
 """Cut a stream of tokens into rows of batches: windows of the running text, or whole documents packed together. Select
-the fixed rows on which a model is evaluated.
+the fixed validation rows.
 
 A row has ``length + 1`` tokens: inputs, and targets shifted by one. With packed documents, attention stays within a
-document, which begins with the end-of-document token of the previous one, as a text does at inference. A document
-longer than a row is cut into pieces that overlap by one token: every token but the first of the stream is a target
-exactly once per epoch. Pieces are packed best-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973), a
-block of consecutive pieces at a time.
+document, which begins with the end-of-document token of the previous document, like a text at inference. A document
+longer than a row is cut into pieces that overlap by one token: every token except the first of the stream is a target
+exactly once per epoch. Pieces are packed by best-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973),
+one block of consecutive pieces at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BLOCK_PIECES = 2**16
 
 
 class Packed:
-    """Rows of packed documents: tokens and segments, 0 for padding."""
+    """Rows of packed documents, with tokens and segments; 0 is padding."""
 
     def __init__(self, stream: Stream, length: int):
         self._stream = stream
@@ -75,7 +75,8 @@ class Packed:
 def plan(
     ends: Sequence[Int[np.ndarray, " _"]], capacity: int
 ) -> tuple[Int[np.ndarray, " pieces"], Int[np.ndarray, " pieces"], Int[np.ndarray, " rows_plus_1"]]:
-    """Pack pieces into rows; return first token and length of each piece, row by row, and each row's first piece.
+    """Pack pieces into rows; return each piece's first token and length, row by row, and the index of each row's first
+    piece.
 
     ``ends`` holds, shard by shard, the position after each document's last token; ``capacity`` is the length of a row.
     """
@@ -92,7 +93,7 @@ def plan(
 
 
 def _blocks(ends: Sequence[np.ndarray], capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the first token and the length of the pieces of all documents, ``BLOCK_PIECES`` documents at a time."""
+    """Yield the first tokens and lengths of all documents' pieces, ``BLOCK_PIECES`` documents at a time."""
     last = 0
     for of_shard in ends:
         for block in np.array_split(of_shard, -(-len(of_shard) // BLOCK_PIECES)):
@@ -141,9 +142,10 @@ def _best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarra
 
 
 Row = dict[str, np.ndarray]
-"""``tokens`` Int32 (length + 1). Packed documents also have ``segments`` of the same shape: the number of the document
-within the row, from 1, or 0 for padding. Attention stays within a segment, and a target counts if it is in the same
-segment as its input."""
+"""A row: ``tokens``, Int32 (length + 1). Packed documents also have ``segments`` of the same shape: each token's
+document number within the row, from 1, or 0 for padding. Attention stays within a segment, and a target counts if it is
+in the same segment as its input.
+"""
 
 
 @runtime_checkable
@@ -158,7 +160,7 @@ class Rows(Protocol):
 
 
 class Windows:
-    """Windows of the running text that overlap by one token: row i has the tokens i·T … (i+1)·T inclusive."""
+    """Windows of the running text that overlap by one token: row i consists of tokens i·T to (i+1)·T inclusive."""
 
     def __init__(self, stream: Stream, length: int):
         self._stream = stream
@@ -173,7 +175,7 @@ class Windows:
 
 
 class EvenlySpread:
-    """``count`` rows of a set, spread evenly over it."""
+    """A selection of ``count`` rows, spread evenly over a set."""
 
     def __init__(self, rows: Rows, count: int):
         self._rows = rows
@@ -187,14 +189,14 @@ class EvenlySpread:
 
 
 PACKINGS: dict[str, Callable[[Stream, int], Rows]] = {"windows": Windows, "documents": Packed}
-"""Ways to cut tokens into rows, by ``DataConfig.packing``."""
+"""Functions that cut tokens into rows, by ``DataConfig.packing``."""
 
 ARRAYS = {"windows": ("tokens",), "documents": ("tokens", "segments")}
-"""Arrays in the rows of each packing."""
+"""Names of the arrays in the rows of each packing."""
 
 
 def counted(row: Row) -> np.ndarray:
-    """Return Bool (…, length): whether each target of a row or batch counts."""
+    """Return Bool (…, length): whether each target of a row or batch counts in the loss."""
     if "segments" not in row:
         return np.ones(row["tokens"][..., 1:].shape, bool)
     segments = row["segments"]
@@ -209,25 +211,25 @@ class ValidationPart:
     targets: int
     """Number of targets that count."""
     bytes: float | None
-    """Bytes of text of those targets; None if unknown."""
+    """Number of text bytes of those targets; None if unknown."""
     in_loss: bool = True
-    """True if the rows are part of the loss; sets of weight 0 are evaluated separately."""
+    """True if the rows are part of the mean loss; sets of weight 0 are evaluated separately."""
 
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """Held-out rows, the same for every batch size, mesh and step."""
+    """The held-out rows; they are the same for every batch size, mesh and step."""
 
     rows: Row
     """Arrays (rows, length + 1)."""
     source: np.ndarray
-    """Int (rows): index of the set of each row."""
+    """Int (rows): index of each row's set."""
     parts: tuple[ValidationPart, ...]
-    """Parts, one for each set."""
+    """One part for each set."""
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens in the rows of the loss, including padding."""
+        """Return the number of tokens, including padding, in the rows that are part of the loss."""
         width = self.rows["tokens"].shape[1]
         return int(self.in_loss[self.source].sum()) * (width - 1)
 
@@ -243,7 +245,7 @@ class Validation:
 
     @property
     def bytes(self) -> float | None:
-        """Return the bytes of text of those targets; None if unknown for a set."""
+        """Return the number of text bytes of those targets; None if it is unknown for a set."""
         parts = [part for part in self.parts if part.in_loss]
         known = [part.bytes for part in parts if part.bytes is not None]
         return sum(known) if len(known) == len(parts) else None
@@ -263,5 +265,5 @@ def chosen(rows: Rows, count: int) -> Row:
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Return the number of rows of each set by weight, at least one each."""
+    """Return each set's number of rows, by weight and at least one."""
     return [max(1, round(count * weight / sum(weights))) for weight in weights]

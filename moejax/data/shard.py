@@ -1,4 +1,4 @@
-"""Tokenise one input shard: per split a file of tokens and one of document ends, and finally a record."""
+"""Tokenise one input shard: write a file of tokens and a file of document ends per split, and finally a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ SPLITS = ("train", "validation")
 
 def is_held_out(digest: bytes, share: float) -> bool:
     """Return whether a SHA-256 is in the first ``share`` of all hashes. A larger share holds out the same documents and
-    more."""
+    additional ones.
+    """
     return int.from_bytes(digest[:8]) < share * 2**64
 
 
@@ -36,7 +37,7 @@ def split_of(document: Document, digest: bytes, share: float) -> str:
 
 
 NAMED_CORRUPT = 20
-"""Number of corrupt records that a shard names; it counts all of them."""
+"""Maximum number of corrupt records that a shard names; all of them are counted."""
 
 _BATCH_BYTES = 2**20
 _BATCH_DOCUMENTS = 512
@@ -49,10 +50,10 @@ class ShardSplit:
 
     documents: int
     bytes: int
-    """Bytes of text; for documents given as tokens, the bytes of those tokens."""
+    """Bytes of text; for documents that are already tokens, the bytes of those tokens."""
     tokens: int
     token_bytes: int
-    """Bytes of the tokens by the tokenizer's table; differs from ``bytes`` if the tokenizer changes the text."""
+    """Bytes of the tokens by the tokenizer's table; they differ from ``bytes`` if the tokenizer changes the text."""
     sha256: str
     """SHA-256 of the token file."""
     ends_sha256: str = ""
@@ -77,7 +78,7 @@ class TokenShard:
 
 
 def token_type(vocab_size: int) -> np.dtype:
-    """Return the little-endian type in which tokens are stored."""
+    """Return the little-endian NumPy type in which tokens are stored."""
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
@@ -126,7 +127,7 @@ class _Losses:
         self.named: list[str] = []
 
     def add(self, record: Corrupt) -> None:
-        """Count one more record."""
+        """Count one record."""
         self.records += 1
         self.bytes += record.lost_bytes
         if len(self.named) < NAMED_CORRUPT:
@@ -222,6 +223,6 @@ def _check_ids(document: Document, tokens: np.ndarray, tokenizer: Tokenizer) -> 
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= tokenizer.vocab_size:
         raise UserError(
-            f"{document.name} holds the token {low if low < 0 else high}, and the tokenizer {tokenizer.name} has "
-            f"tokens from 0 to {tokenizer.vocab_size - 1}; name the tokenizer that these tokens were made with."
+            f"{document.name} holds the token {low if low < 0 else high}, but the tokenizer {tokenizer.name} has "
+            f"tokens from 0 to {tokenizer.vocab_size - 1}; name the tokenizer that produced these tokens."
         )

@@ -1,7 +1,7 @@
 """Define sources of text. A source is a list of input shards, and an input shard streams documents.
 
-Input shards are independent of each other, so that they can be read in parallel and only once. Their order, and that of
-the documents in each, is the order of the tokens.
+Input shards are independent of each other, so that they can be read in parallel and only once. Tokens follow the order
+of the input shards and of their documents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Document:
     content: bytes | np.ndarray
     """UTF-8 text, or token ids without the end-of-document token."""
     key: bytes | None = None
-    """Key that determines the split. None: the content, so that equal documents are in the same split."""
+    """Key that determines the split. None: the content determines it, so that equal documents are in the same split."""
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the content; tokens of any type are hashed as little-endian int64."""
@@ -47,12 +47,12 @@ class Corrupt:
 
 
 INPUT_SHARD_BYTES = 32 * 2**20
-"""Target size of input shards if the format allows splitting; a compressed file is one input shard."""
+"""Target size of input shards if the format can be split; a compressed file is always one input shard."""
 
 
 @runtime_checkable
 class InputShard(Protocol):
-    """A frozen dataclass of plain values. The values determine what it reads, so they are its identity."""
+    """An input shard: a frozen dataclass of plain values, which determine its documents and thus identify it."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class InputShard(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Return the size on disk, a measure of the work."""
+        """Return the size on disk, as a measure of the work."""
         ...
 
     def documents(self) -> Iterator[Document | Corrupt]:
@@ -76,21 +76,22 @@ class SourceOptions:
     text_field: str = "text"
     """Field of a record that contains its text."""
     end_of_document: int | None = None
-    """Token that ends a document in token files. None: the tokenizer reads text."""
+    """Token that ends a document in token files. None if the tokenizer reads text."""
     vocab_size: int = 2**16
-    """Vocabulary size of the tokenizer; determines the token type of files that do not specify it."""
+    """Vocabulary size of the tokenizer; it determines the token type of files that do not specify a type."""
     single_file: bool = False
-    """True if the source is one file: a text is then cut into several documents, so that some can be held out."""
+    """True if the source is one file. Its text is then cut into several documents, so that some can be held out."""
 
     def end_in(self, path: str) -> int:
-        """Return ``end_of_document`` for a token file.
+        """Return ``end_of_document`` for the token file at ``path``.
 
         Raises:
           UserError: no tokenizer was named for these tokens.
         """
         if self.end_of_document is None:
             raise UserError(
-                f"{path} holds tokens; name the tokenizer that made them: a tokenizer.json, or ids:VOCAB:END (for "
+                f"{path} holds tokens; name the tokenizer that produced them: a tokenizer.json, or ids:VOCAB:END "
+                "(for "
                 f"GPT-2's, ids:50257:50256)."
             )
         return self.end_of_document
@@ -98,7 +99,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was when the source was listed; a changed file is another file."""
+    """A file at the time when the source was listed; after a change it counts as another file."""
 
     path: str
     size: int
@@ -106,7 +107,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """Return the name without folders."""
+        """Return the file name without folders."""
         return os.path.basename(self.path)
 
 
@@ -114,7 +115,7 @@ def file(path: Path) -> File:
     """Return the current file at ``path``.
 
     Raises:
-      UserError: it is not a regular file, or a Git LFS pointer.
+      UserError: it is not a regular file, or it is a Git LFS pointer.
       OSError: the system cannot find it.
     """
     status = input_file.check(path)
@@ -129,7 +130,7 @@ def ranges(size: int, step: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class WholeFile:
-    """An input shard that is a whole file."""
+    """An input shard that consists of a whole file."""
 
     file: File
 
@@ -146,17 +147,17 @@ class WholeFile:
 
 @dataclass(frozen=True)
 class FileRange:
-    """An input shard that is the part ``[start, end)`` of a file."""
+    """An input shard that consists of the bytes or items ``[start, end)`` of a file."""
 
     file: File
     start: int
     end: int
     BEFORE_START: ClassVar[str] = "@"
-    """Text of the name between the file and ``start``."""
+    """Text between the file name and ``start`` in the shard's name."""
 
     @property
     def name(self) -> str:
-        """Return the name of the file with ``start``."""
+        """Return the file name with ``start``."""
         return f"{self.file.name}{self.BEFORE_START}{self.start}" if self.start else self.file.name
 
 

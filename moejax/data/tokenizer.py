@@ -1,4 +1,5 @@
-"""Turn text into tokens: ``bytes``; ``ids:VOCAB:END`` for tokens of unknown text; any Hugging Face ``tokenizer.json``.
+"""Turn text into tokens with a tokenizer: ``bytes``, ``ids:VOCAB:END`` for tokens of unknown text, or any Hugging Face
+``tokenizer.json``.
 
 This module decides which tokens precede a text, for training, evaluation, samples and exports. A model trained here
 reads the end-of-document token before every document, so ``as_in_training`` puts that token before a text. A converted
@@ -36,10 +37,10 @@ class Tokenizer:
     end_of_document: int
     """Token that follows the last token of a document."""
     opening: tuple[int, ...]
-    """Tokens before a text, such as the ``<s>`` of Mixtral's template; ``encode`` omits them."""
+    """Tokens before a text, such as ``<s>`` in Mixtral's template; ``encode`` omits them."""
 
     def as_in_training(self) -> Tokenizer:
-        """Return the tokenizer of a model trained here: the end-of-document token opens a text."""
+        """Return the tokenizer for a model trained by moejax: the end-of-document token precedes a text."""
         return self
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
@@ -56,11 +57,13 @@ class Tokenizer:
         return None
 
     def bytes_per_token(self) -> np.ndarray | None:
-        """Return Int32 (vocab_size): bytes of text of each token; 0 for tokens without text. None if unknown."""
+        """Return Int32 (vocab_size): the number of text bytes of each token, 0 for tokens without text. None if
+        unknown.
+        """
         return None
 
     def save(self, folder: Path) -> str:
-        """Write required files into ``folder`` and return the name with which to open the tokenizer again."""
+        """Write the required files into ``folder`` and return the name that opens the tokenizer again."""
         return self.name
 
 
@@ -97,7 +100,7 @@ class TokenIds(Tokenizer):
     def __init__(self, name: str):
         words = name.split(":")
         if len(words) != 3 or not all(word.isdecimal() for word in words[1:]):
-            raise UserError(f"The tokenizer {name} is none; write ids:VOCAB:END, as in ids:50257:50256.")
+            raise UserError(f"The tokenizer {name} is invalid; write ids:VOCAB:END, such as ids:50257:50256.")
         self.name = name
         self.vocab_size, self.end_of_document = int(words[1]), int(words[2])
         if self.end_of_document >= self.vocab_size:
@@ -111,7 +114,7 @@ class TokenIds(Tokenizer):
         Raises:
           UserError: always.
         """
-        raise UserError(f"The tokenizer {self.name} has no text; give the tokenizer.json to read text with it.")
+        raise UserError(f"The tokenizer {self.name} cannot encode text; give its tokenizer.json.")
 
     def decode(self, tokens: np.ndarray) -> str:
         """Return the ids as text."""
@@ -123,8 +126,9 @@ ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_en
 
 
 class JsonTokenizer(Tokenizer):
-    """A ``tokenizer.json`` file. Special tokens in a text are read as text, without truncation or padding. If given,
-    ``text`` is used as the content of the file."""
+    """A ``tokenizer.json`` file. Special tokens in a text are encoded as ordinary text; there is no truncation or
+    padding. ``text``, if not None, is used as the file's content.
+    """
 
     def __init__(self, path: Path, end: str = "", text: str | None = None):
         self._path = path
@@ -164,7 +168,7 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
 
     def vocabulary(self) -> dict[int, str]:
-        """Return the learned tokens by id, without added ones such as special tokens, which users rename."""
+        """Return the learned tokens by id, without added tokens such as special tokens, which users rename."""
         added = self._tokenizer.get_added_tokens_decoder()
         learned = self._tokenizer.get_vocab(with_added_tokens=False)
         return {number: token for token, number in learned.items() if number not in added}
@@ -174,8 +178,9 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.token_to_id(token)
 
     def bytes_per_token(self) -> np.ndarray:
-        """Return the bytes of text of each token: exact for byte-level and byte-fallback tokenizers, else by decoding
-        it alone."""
+        """Return the number of text bytes of each token; the number is exact for byte-level and byte-fallback
+        tokenizers, and otherwise found by decoding the token separately.
+        """
         token = {"id": int, "special": bool}
         shape = {"added_tokens": list[token]}  # type: ignore[valid-type]
         described = foreign_json(self._text, self.name, shape=shape, remedy="copy it again")
@@ -206,7 +211,7 @@ class JsonTokenizer(Tokenizer):
 
 
 def _read(path: Path) -> str:
-    content = read_bytes(path, remedy="name a tokenizer.json that is there")
+    content = read_bytes(path, remedy="name an existing tokenizer.json")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -237,13 +242,15 @@ def _end_of_document(tokenizer: tokenizers.Tokenizer, path: Path, given: str) ->
     if given:
         if tokenizer.token_to_id(given) is None:
             raise UserError(
-                f"{path} has no token {given}; after the #, name a token of this tokenizer that ends a document."
+                f"{path} has no token {given}; after the #, name the token of this tokenizer that ends a document."
             )
         return given
     for token in ENDS:
         if tokenizer.token_to_id(token) is not None:
             return token
-    raise UserError(f"{path} has none of {', '.join(ENDS)}; name the token that ends a document: {path}#TOKEN.")
+    raise UserError(
+        f"{path} has none of the tokens {', '.join(ENDS)}; name the token that ends a document, as in {path}#TOKEN."
+    )
 
 
 def _opening(tokenizer: tokenizers.Tokenizer) -> tuple[int, ...]:
@@ -282,7 +289,7 @@ def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = N
 
 
 NAMED: dict[str, Callable[[str], Tokenizer]] = {"bytes": BytesTokenizer, "ids": TokenIds}
-"""Tokenizers without files, by the word before the first colon."""
+"""Tokenizers without files, by the part of their name before the first colon."""
 
 
 def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
@@ -290,7 +297,7 @@ def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
     ``#TOKEN`` to name its end-of-document token. Paths are relative to ``folder``.
 
     Raises:
-      UserError: there is no such tokenizer, or its end-of-document token is unknown.
+      UserError: the tokenizer does not exist, or its end-of-document token is unknown.
     """
     make = NAMED.get(name.partition(":")[0])
     if make is not None:
@@ -300,7 +307,7 @@ def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         raise Missing(
-            f"There is no tokenizer {name or repr(name)}; give bytes, ids:VOCAB:END, or the path of a tokenizer.json "
-            f"(train one with moejax data tokenizer)."
+            f"There is no tokenizer {name or repr(name)}; give bytes, ids:VOCAB:END, or the path of a "
+            "tokenizer.json, which moejax data tokenizer can train."
         )
     return JsonTokenizer(path, end)

@@ -18,7 +18,9 @@ from moejax.say import ProgressCallback
 END = "<|endoftext|>"
 
 SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""Pre-tokenisation pattern. Merges stay within words with a leading space, at most three digits, signs, or spaces."""
+"""Pre-tokenisation pattern. Merges stay within a word with its leading space, a group of at most three digits,
+punctuation, or spaces.
+"""
 
 LEAST_VOCAB = 257
 
@@ -35,14 +37,16 @@ def train_tokenizer(
 ) -> JsonTokenizer:
     """Learn ``vocab_size`` tokens from at most ``max_bytes`` of a source's text, and write ``tokenizer.json``.
 
-    Input shards are sampled from all over the source. The tokenizer is lossless: it decodes to the original bytes.
-    ``unread`` is called with the name of every skipped document and the reason.
+    Text is sampled from all input shards. The tokenizer is lossless: it decodes to the original bytes. ``unread`` is
+    called with the name of every skipped document and the reason.
 
     Raises:
       UserError: the vocabulary is smaller than the bytes plus the end-of-document token, or there is no text.
     """
     if vocab_size < LEAST_VOCAB:
-        raise UserError(f"The vocabulary is {vocab_size} tokens; the 256 bytes and {END} need {LEAST_VOCAB}.")
+        raise UserError(
+            f"The vocabulary has {vocab_size} tokens, but needs at least {LEAST_VOCAB} for the 256 bytes and {END}."
+        )
     input_shards = input_shards_of(source, SourceOptions(text_field))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
@@ -61,7 +65,7 @@ def train_tokenizer(
     texts = _texts(input_shards, max_bytes, update, unread)
     first = next(texts, None)
     if first is None:
-        raise UserError(f"{source} holds no text to learn from; name one that does.")
+        raise UserError(f"{source} holds no text to learn from; name a source with text.")
     tokenizer.train_from_iterator(itertools.chain([first], texts), trainer)
     write_text(path, tokenizer.to_str(pretty=True))
     return JsonTokenizer(path)
@@ -70,7 +74,7 @@ def train_tokenizer(
 def _texts(
     input_shards: list[InputShard], max_bytes: int, update: ProgressCallback, unread: Callable[[str], None]
 ) -> Iterator[str]:
-    """Yield text from all over the source, the same share of each input shard."""
+    """Yield the same share of text from each input shard."""
     total = sum(input_shard.size_bytes for input_shard in input_shards)
     share = min(1.0, max_bytes / max(total, 1))
     done = 0

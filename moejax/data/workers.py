@@ -18,14 +18,14 @@ from moejax.say import say
 SECONDS_BETWEEN_LOOKS = 0.5
 
 BytesCallback = Callable[[int], None]
-"""``tick(amount)``: bytes of text, or of tokens, processed since the last call."""
+"""Callback ``tick(amount)``: the number of bytes of text or tokens processed since the last call."""
 
 _worker: dict[str, Any] = {}
 """Arguments with which a worker process was started."""
 
 
 class WorkStopped(Exception):
-    """A request by the parent to stop."""
+    """Exception for a stop request by the parent process."""
 
 
 def in_processes(
@@ -33,7 +33,7 @@ def in_processes(
 ) -> Iterator[Any]:
     """Yield the results of ``work(*task, *common, tick)`` as they complete, in any order.
 
-    ``look`` is called periodically with the sum of all ticks. With one worker, run in this process.
+    ``look`` is called periodically with the sum of all ticks. With one worker, the tasks run in this process.
 
     Raises:
       UserError: a task raised it, or a worker died.
@@ -63,8 +63,8 @@ def in_processes(
                     yield future.result()
         except BrokenProcessPool:
             raise UserError(
-                "A worker process died, perhaps for lack of memory; give fewer --workers. Finished shards are kept: "
-                "the same command resumes there."
+                "A worker process died, perhaps because memory ran out; use fewer --workers. Finished shards are "
+                "kept, and the same command resumes."
             ) from None
         finally:
             stop.set()
@@ -91,7 +91,7 @@ def _tick(amount: int) -> None:
 
 
 def end_with(parent: int | None) -> None:
-    """End this process soon after its parent has ended for any reason; None keeps it alive."""
+    """End this process soon after its parent has ended for any reason; do nothing if ``parent`` is None."""
     if parent is None:
         return
 
@@ -99,7 +99,7 @@ def end_with(parent: int | None) -> None:
         while os.getppid() == parent:
             time.sleep(0.3)
         try:
-            say("What started this process is gone; stopping.")
+            say("The parent process has ended; this process stops.")
         finally:
             # This also holds if the output can no longer be written.
             os._exit(1)

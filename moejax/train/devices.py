@@ -82,7 +82,7 @@ def without_mfu() -> str:
     if device.platform == "cpu" or device.device_kind in CHIP_OF_DEVICE:
         return ""
     return (
-        f"No MFU is told: {device.device_kind!r} is in no table of chips; CONTRIBUTING.md has what to add (Add a chip)."
+        f"The MFU is unknown, because no chip table lists {device.device_kind!r}; see 'Add a chip' in CONTRIBUTING.md."
     )
 
 

@@ -177,12 +177,13 @@ class Profile:
             self._recording, self._recorded = False, True
             jax.profiler.stop_trace()
             self._log(
-                f"The profile is in {self._folder}; open it by xprof --logdir {self._folder} (pip install xprof), or "
+                f"The profile is in {self._folder}. Open it with xprof --logdir {self._folder} (pip install xprof), "
+                "or "
                 f"its trace.json.gz at ui.perfetto.dev."
             )
         elif not self._recorded:
             self._recorded = True
-            self._log(f"None of the steps {self._first} to {self._last} was taken, so there is no profile of them.")
+            self._log(f"None of the steps {self._first} to {self._last} was run, so there is no profile.")
 
 
 def is_due(step: int, every: int) -> bool:

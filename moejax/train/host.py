@@ -100,8 +100,8 @@ def unfixed() -> str | None:
     if jax.default_backend() != "cpu" or _threads() == wanted:
         return None
     return (
-        f"JAX had devices before this training began, with {_threads()} threads for the cores that this process sees, "
-        f"and the last bits of numbers depend on how many: for those of any machine, call "
+        f"JAX was initialized before this training began, with {_threads()} threads for the visible cores, so the "
+        f"last bits of numbers depend on the number of cores. For the same numbers on every machine, call "
         f"moejax.train.host.fix_threads() before JAX is used, or set {_NPROC}={THREADS}."
     )
 

@@ -57,8 +57,8 @@ class MeshShape:
             where = f"{devices} devices"
             if slices > 1:
                 where = (
-                    f"the {devices} devices of each of {slices} slices, and axes other than dcn_data would send tokens "
-                    f"or weights over the data center's network"
+                    f"the {devices} devices of each of {slices} slices, and axes other than dcn_data would send "
+                    "tokens or weights over the data-center network"
                 )
             raise UserError(
                 f"mesh is {text}, which does not fit {where}; the axes must multiply to {devices}"

@@ -157,7 +157,7 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
         leaves = zip(jax.tree.leaves(program.abstract), jax.tree.leaves(program.shardings), strict=True)
         state = sum(math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, where in leaves)
         limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-        has = f", of the {format_bytes(limit)} that it has" if limit else ""
+        has = f", which has {format_bytes(limit)}" if limit else ""
         raise UserError(
             f"{text} The parameters and optimizer of {training.name} need {format_bytes(state)} on each "
             f"device{has}; a step also needs activations for {training.recipe.batch_tokens:,} tokens. Raise "

@@ -234,8 +234,8 @@ def init_distributed(
     try:
         with _time_limit(
             wait_seconds,
-            f"{met} within {wait_seconds:.0f} s. Check that all are started, with the same --coordinator and "
-            f"--processes and each with its own --process, and that they can reach it.",
+            f"{met} within {wait_seconds:.0f} s. Check that all processes are started with the same --coordinator "
+            "and --processes, that each has its own --process, and that they can reach the coordinator.",
         ):
             jax.distributed.initialize(
                 coordinator_address=coordinator,
@@ -375,7 +375,7 @@ def ending_alone(group: ProcessGroup) -> Iterator[None]:
             raise
         who = f"process {group.index} of {group.count}"
         if isinstance(error, JaxRuntimeError):
-            lost = f"{who} has lost the others ({says('JAX', error)})"
+            lost = f"{who} has lost the other processes ({says('JAX', error)})"
             say(f"moejax: {lost}. The same command resumes from the newest checkpoint.")
             status = AGAIN
         elif isinstance(error, UserError):

@@ -67,7 +67,7 @@ class TrainingRun:
         """Read whether this run was excluded earlier."""
 
         def read() -> str | None:
-            path, remedy = self.folder / DIVERGED, "remove it, and the run is tried again"
+            path, remedy = self.folder / DIVERGED, "remove it to try the run again"
             return read_json(path, {"why": str}, remedy=remedy)["why"] if path.exists() else None
 
         self.diverged = self.group.run_on_main(read)
@@ -138,10 +138,10 @@ class TrainingRun:
             return None
         first = step - int(values["skipped_in_a_row"])
         return (
-            f"{self.training.name} diverged: no step of its {phase.name} could be taken from step {first} to {step}, "
-            f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. Those were the "
-            f"batches {first} to {step - 1} of the data order of seed {self.training.order_seed}. The state before "
-            f"them is saved; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
+            f"{self.training.name} diverged: all steps of its {phase.name} were skipped from step {first} to {step}, "
+            f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. They read batches "
+            f"{first} to {step - 1} of the data order with seed {self.training.order_seed}. The state before these "
+            "steps is saved. Lower optimizer.learning_rate or lengthen the warm-up, and train in a new --out."
         )
 
     def check_corpus(self, text: Summary) -> None:
@@ -196,7 +196,7 @@ class TrainingRun:
         return row
 
 
-_REMEDY = "bring back a copy, or remove it"
+_REMEDY = "restore a copy, or remove it"
 
 
 class RunCheckpoints:
@@ -281,8 +281,8 @@ class RunCheckpoints:
         if failed:
             reasons = " ".join(why for _, _, why in failed)
             self._managers[0][0].group.abort(
-                f"{reasons} No earlier one can be restored; bring back a copy, or move them away, and the steps are "
-                f"taken again."
+                f"{reasons} No earlier checkpoint can be restored. Restore a copy, or move the checkpoints away to "
+                "repeat their steps."
             )
         return None
 

@@ -12,7 +12,7 @@ from types import FrameType
 from jax.experimental import multihost_utils
 
 TICK_SECONDS = 1.0
-_STOPPED = "Stopped while no step was taken; the same command resumes from what was saved."
+_STOPPED = "Stopped while no step was running; the same command resumes from the last saved state."
 
 
 class Stopped(Exception):
@@ -136,8 +136,8 @@ class HangWatch:
         self._waited += seconds
         if self._waited >= self._seconds > 0:
             self._end(
-                f"No step of {self._name} finished for {self._seconds:g} seconds (recipe.hang_seconds): a device, or "
-                f"the link to another one, hangs, or another host waits for its data. Checkpoints are intact; run "
+                f"No step of {self._name} finished for {self._seconds:g} seconds (recipe.hang_seconds). A device or "
+                "a link between devices hangs, or another host waits for its data. Checkpoints are intact; run "
                 f"the same command again to resume."
             )
 

@@ -175,7 +175,7 @@ def test_overrides_may_be_written_with_a_space():
         (["--config.architecture.router=magic"], "router 'magic' is not known"),
         (["--config.architecture.router=switch"], "set top_k to 1"),
         (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; known are"),
-        (["--config.recipe.data.source=pile"], "no file or folder pile to read; known names are python_stdlib"),
+        (["--config.recipe.data.source=pile"], "no file or folder pile to read. Named sources are python_stdlib"),
         (["--config.name=../x"], "it names a folder"),
     ],
 )

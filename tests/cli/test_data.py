@@ -134,7 +134,7 @@ def test_a_folder_of_others_is_refused_without_a_lock_in_it(tmp_path, capsys):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("words")
     assert main(["data", "prepare", str(tmp_path / "src"), "--out", str(tmp_path / "mine")]) == 2
-    assert "is not empty and holds no set" in capsys.readouterr().err
+    assert "is not empty and does not hold a set" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
 
 
@@ -143,7 +143,7 @@ def test_an_empty_source_is_not_the_working_directory(source, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("words")
     assert main(["data", "prepare", source, "--out", "out"]) == 2
-    assert "The source of data is empty" in capsys.readouterr().err
+    assert "The data source is empty" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="The source of data is empty"):
+    with pytest.raises(ValueError, match="The data source is empty"):
         open_corpus(DataConfig(source=source), tmp_path / "corpus")

@@ -147,7 +147,7 @@ def test_so_many_unique_tokens_are_read_again_and_again_of_each_set_by_its_weigh
     known = {row.tobytes() for _ in range(200) for row in next(all_batches)["tokens"]}
     assert set(seen) <= known
     np.testing.assert_array_equal(some.validation().rows["tokens"], every.validation().rows["tokens"])
-    with pytest.raises(ValueError, match=r"takes 750,000 rows of lower, and its training text has"):
+    with pytest.raises(ValueError, match=r"needs 750,000 rows of lower, but its training text has"):
         open_corpus(dataclasses.replace(config, unique_tokens=32 * 10**6), tmp_path / "data").batches(batch=8, seed=0)
 
 
@@ -250,7 +250,7 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
     for name, seen in {"empty": "; known are", "pictures": r" \(but 1 \.png\)"}.items():
         parts = {"text": text_folder, name: tmp_path / name}
         mixture = tuple(WeightedSource(name=part, source=str(path), weight=1.0) for part, path in parts.items())
-        with pytest.raises(UserError, match=f"{name} holds no file that can be read{seen}"):
+        with pytest.raises(UserError, match=f"{name} contains no readable file{seen}"):
             open_corpus(DataConfig(mixture=mixture, **SMALL), tmp_path / "data")
         assert not (tmp_path / "data").exists()
 
@@ -258,7 +258,9 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
 @pytest.mark.parametrize("name", ["../web", "/web", "..", "", "a/b", "corpus.json"])
 def test_a_part_is_kept_in_the_folder_of_the_data_and_nowhere_else(text_folder, name):
     mixture = (WeightedSource(name=name, source=str(text_folder), weight=1.0),)
-    with pytest.raises(UserError, match=r"data\.mixture.*name .*(it names a folder: use letters|give it another name)"):
+    with pytest.raises(
+        UserError, match=r"data\.mixture.*name .*(it names a folder: use letters|give the part another name)"
+    ):
         DataConfig(mixture=mixture, **SMALL).check()
 
 
@@ -292,7 +294,9 @@ def test_another_tokenizer_than_the_sets_is_refused(text_folder, bpe, tmp_path):
     prepare(str(text_folder), tmp_path / "bytes", validation_share=0.3)
     prepare(str(text_folder), tmp_path / "bpe", tokenizer=str(bpe), validation_share=0.3)
     config = DataConfig(source=str(tmp_path / "bytes"), tokenizer=str(bpe), **SMALL)
-    with pytest.raises(ValueError, match=r"was prepared with another, bytes of 257 tokens; leave data\.tokenizer out"):
+    with pytest.raises(
+        ValueError, match=r"was prepared with the tokenizer bytes \(257 tokens\). Remove data\.tokenizer"
+    ):
         open_corpus(config, tmp_path / "data")
     parts = tuple(WeightedSource(name=n, source=str(tmp_path / n), weight=1.0) for n in ("bytes", "bpe"))
     with pytest.raises(ValueError, match="were prepared with different tokenizers"):
@@ -322,7 +326,7 @@ def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
             "has only weights of 0",
         ),
         ({"mixture": (WeightedSource(name="a", source="x", weight=-1.0),)}, "weight is -1.0; give"),
-        ({"decay_mixture": {"a": 1.0}}, "and data.mixture has no parts; list there what is read, with weight 0 what"),
+        ({"decay_mixture": {"a": 1.0}}, "but data.mixture has no parts; list all parts in data.mixture, with weight 0"),
         (
             {"mixture": (WeightedSource(name="web", source="x", weight=1.0),), "decay_mixture": {"wbe": 1.0}},
             "data.decay_mixture: part 'wbe' is not known; did you mean web",

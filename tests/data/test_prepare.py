@@ -134,7 +134,7 @@ def test_other_choices_are_refused(text_folder, tmp_path):
         prepare(str(text_folder), tmp_path, validation_share=0.4)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "diary.txt").touch()
-    with pytest.raises(ValueError, match="is not empty and holds no set"):
+    with pytest.raises(ValueError, match="is not empty and does not hold a set"):
         prepare(str(text_folder), tmp_path / "other")
 
 
@@ -149,7 +149,7 @@ def test_a_shard_that_is_missing_or_cut_is_found_and_made_again(text_folder, tmp
     before = contents(tmp_path)
     path = next((tmp_path / "shards").glob("*.train.tokens"))
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(ValueError, match=r"bytes instead of .* whole again with moejax data prepare"):
+    with pytest.raises(ValueError, match=r"bytes instead of .* repair the set by running moejax data prepare"):
         PreparedSet(tmp_path).split("train")
     path.unlink()
     with pytest.raises(ValueError, match="is missing"):
@@ -183,7 +183,7 @@ def test_corrupt_records_are_named_and_counted(tmp_path):
 def test_more_corrupt_records_than_allowed_are_refused_and_allowed_later(tmp_path):
     source = corrupted(tmp_path, 3)
     with pytest.raises(
-        ValueError, match=r"3 of 103 records .* are corrupt, 2\.91% of it, and at most 1\.00% may be: web"
+        ValueError, match=r"3 of 103 records .* are corrupt \(2\.91%\), but at most 1\.00% is allowed: web"
     ):
         prepare(source, tmp_path / "set", validation_share=0.3)
     assert not (tmp_path / "set" / "manifest.json").exists()
@@ -218,13 +218,13 @@ def test_tokens_are_taken_over_as_they_are(tmp_path, name):
 
 def test_tokens_of_a_larger_vocabulary_are_refused(tmp_path):
     TOKEN_WRITERS["tokens.npy"](tmp_path / "a.npy", [[8, 9, 600]] * 10, 7)
-    with pytest.raises(ValueError, match="holds the token 600, and the tokenizer ids:500:7 has tokens from 0 to 499"):
+    with pytest.raises(ValueError, match="holds the token 600, but the tokenizer ids:500:7 has tokens from 0 to 499"):
         prepare(str(tmp_path), tmp_path / "set", tokenizer="ids:500:7")
 
 
 def test_a_side_without_documents_is_refused(tmp_path):
     json_lines(tmp_path, texts=TEXTS[:1])
-    with pytest.raises(ValueError, match=r"split of .* has no document, of 1 in all"):
+    with pytest.raises(ValueError, match=r"split of .* has no document; the source has 1 and"):
         prepare(str(tmp_path), tmp_path / "set", validation_share=0.5)
 
 

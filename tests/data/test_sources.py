@@ -120,7 +120,7 @@ def test_tokens_without_an_end_are_cut_and_not_lost(tmp_path, monkeypatch):
 
 def test_tokens_need_the_tokenizer_they_were_made_with(tmp_path):
     TOKEN_WRITERS["nanogpt.bin"](tmp_path / "a.bin", DOCUMENTS, 7)
-    with pytest.raises(ValueError, match="name the tokenizer that made them"):
+    with pytest.raises(ValueError, match="name the tokenizer that produced them"):
         read(tmp_path)
 
 
@@ -205,18 +205,18 @@ def _llm_c(said, held):
     [
         ("a.npy", b"", "it is empty"),
         ("a.bin", b"", "it is empty"),
-        ("a.npy", _zip(), "it is a zip archive, as np.savez writes"),
-        ("a.npy", b"\x92" + _array([1, 7])[1:], "the beginning that np.save writes is damaged"),
+        ("a.npy", _zip(), "it is a zip archive written by np.savez"),
+        ("a.npy", b"\x92" + _array([1, 7])[1:], "its np.save header is damaged"),
         ("a.npy", _array([1, 7])[:-1], "it is a damaged array"),
-        ("a.npy", _array([1, 7]) + b"\0\0", "its header says 2 tokens of 2 bytes, and 6 bytes follow"),
-        ("a.npy", _array([1, 7], float), "it holds float64 of shape (2,), not one row of whole numbers"),
-        ("a.npy", _array([[1, 7]]), "it holds uint16 of shape (1, 2), not one row of whole numbers"),
+        ("a.npy", _array([1, 7]) + b"\0\0", "its header announces 2 tokens of 2 bytes, but 6 bytes follow"),
+        ("a.npy", _array([1, 7], float), "it holds float64 of shape (2,), not a one-dimensional array of integers"),
+        ("a.npy", _array([[1, 7]]), "it holds uint16 of shape (1, 2), not a one-dimensional array of integers"),
         ("a.npy", b"no tokens", "its 9 bytes are not a whole number of tokens of 2 bytes"),
-        ("a.npy", b"no tokens!", "it has no end of a document (token 7)"),
+        ("a.npy", b"no tokens!", "it has no end-of-document token (7)"),
         ("a.bin", b"\1\0\7", "its 3 bytes are not a whole number of tokens of 2 bytes"),
-        ("a.bin", b"\1" + _llm_c(8, 8)[1:], "it begins as files of llm.c do"),
-        ("a.jsonl.gz", b"", "it is empty, and compressed files never are"),
-        ("a.bin", _llm_c(8, 7), "its header says 8 tokens of 2 bytes, and 14 bytes follow"),
+        ("a.bin", b"\1" + _llm_c(8, 8)[1:], "it begins like a file of llm.c"),
+        ("a.jsonl.gz", b"", "it is empty, but a compressed file has at least a header"),
+        ("a.bin", _llm_c(8, 7), "its header announces 8 tokens of 2 bytes, but 14 bytes follow"),
     ],
 )
 def test_a_file_that_holds_no_tokens_is_named_as_what_it_is(tmp_path, name, content, words):
@@ -392,7 +392,7 @@ def test_a_parquet_column_that_is_missing_or_no_text_is_refused(tmp_path):
 
 
 def test_what_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"no file or folder .*nowhere.* known names are python_stdlib"):
+    with pytest.raises(ValueError, match=r"no file or folder .*nowhere.* Named sources are python_stdlib"):
         read(tmp_path / "nowhere")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     with pytest.raises(ValueError, match=r"no file that can be read \(but 1 \.pdf\)"):

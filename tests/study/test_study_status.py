@@ -153,7 +153,7 @@ def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(url):
     one = of(url, training.name)
     assert (one.state, len(one.rows)) == ("waiting", 1)
     assert one.why.startswith(f"{path} cannot be read: it is not JSON, or only a part of it")
-    assert one.why.endswith("; its run is done again.")
+    assert one.why.endswith("; its run is trained again.")
 
 
 def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(url):
@@ -166,7 +166,7 @@ def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(ur
     assert f"{path} holds the row of {second.name} at 8,192 tokens" in one.why
     write(url, path, json.dumps({**row(first, 8_192), "loss": float("nan")}))
     assert of(url, first.name).rows == ()
-    assert "it holds NaN, which is not a number; its run is done again." in of(url, first.name).why
+    assert "it holds NaN, which is not a number; its run is trained again." in of(url, first.name).why
 
 
 def test_the_table_is_the_same_whatever_the_place_and_the_order_in_which_rows_came(tmp_path):

@@ -49,22 +49,22 @@ DATA = {
     ),
     "weights for the decay of parts that there are not": (
         ["data.decay_mixture={{'math': 0.5}}"],
-        "data.decay_mixture is {{'math': 0.5}}, and data.mixture has no parts; list there what is read",
+        "data.decay_mixture is {{'math': 0.5}}, but data.mixture has no parts; list all parts",
     ),
-    "an empty folder": (["data.source={place}/empty"], "holds no file that can be read"),
-    "an empty file": (["data.source={place}/blank"], "split of {place}/blank has no document, of 1 in all"),
+    "an empty folder": (["data.source={place}/empty"], "contains no readable file"),
+    "an empty file": (["data.source={place}/blank"], "split of {place}/blank has no document; the source has 1 and"),
     "too little to measure on": (
         ["data.source={place}/words", "data.validation_share=0.05"],
         "The validation text is shorter than one row; lower sequence_length or give more text",
     ),
     "too little for a batch": (
         ["data.source={place}/words", "batch_tokens=1024"],
-        "rows of this sequence_length, fewer than the 32 of one batch; lower batch_tokens or sequence_length",
+        "rows of this sequence_length, fewer than the 32 rows that one batch needs",
     ),
     "a tokenizer that is not there": (["data.tokenizer=nowhere.json"], "nowhere.json"),
     "another tokenizer than a set's": (
         ["data.source={place}/bytes", "data.tokenizer={place}/other.json"],
-        "was prepared with another, bytes of 257 tokens; leave data.tokenizer out, or prepare the set again with it",
+        "was prepared with the tokenizer bytes (257 tokens). Remove data.tokenizer, or prepare the set again with the",
     ),
     "tokens beyond the vocabulary": (
         ["data.source={place}/large"],

@@ -128,7 +128,9 @@ def test_a_checkpoint_that_was_copied_to_another_step_or_phase_is_damaged(eight,
     with pytest.raises(ValueError, match=wrong):
         find_saved_state(out)
     assert [error.endswith(wrong) for _, error in verify(out).damaged] == [True, True]
-    with pytest.raises(ValueError, match=rf"branch-4096 cannot be restored .*{wrong}.*No earlier one can be restored"):
+    with pytest.raises(
+        ValueError, match=rf"branch-4096 cannot be restored .*{wrong}.*No earlier checkpoint can be restored"
+    ):
         train(whole, out, log=said.append)
     # Nothing was moved, and nothing is trained over it.
     shutil.rmtree(out / "checkpoints" / "branch-4096")

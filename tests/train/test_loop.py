@@ -194,7 +194,7 @@ def test_a_diverging_training_says_so(training, tmp_path):
     optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=1e6)
     recipe = dataclasses.replace(on_one_device(training).recipe, optimizer=optimizer)
     with pytest.raises(
-        ValueError, match=r"no step of its trunk could be taken from step 1 to 6.*batches 1 to 5 .*lower"
+        ValueError, match=r"all steps of its trunk were skipped from step 1 to 6.*batches 1 to 5 .*lower"
     ):
         train(dataclasses.replace(training, recipe=recipe), tmp_path)
 
@@ -253,8 +253,8 @@ def test_seconds_of_a_step_that_the_log_does_not_reach_are_not_known():
         ({"optimizer": OptimizerConfig(final_share=2.0)}, "final_share is 2.0"),
         ({"log_every_steps": 0}, "log_every_steps is 0; give a whole number from 1"),
         ({"keep_checkpoints": 1}, "keep_checkpoints is 1; give a whole number from 2"),
-        ({"keep_every_tokens": 768}, "make it a multiple"),
-        ({"initial_weights": InitialWeights(noise=0.1)}, "nothing to add to"),
+        ({"keep_every_tokens": 768}, "so make keep_every_tokens a multiple"),
+        ({"initial_weights": InitialWeights(noise=0.1)}, "no weights to add noise to"),
     ],
 )
 def test_an_impossible_recipe_is_refused(training, change, sentence):

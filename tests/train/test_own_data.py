@@ -64,5 +64,5 @@ def test_a_shard_of_as_many_other_bytes_is_refused(on_set, tmp_path):
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{shard.name}; remove them and run moejax data prepare"):
+    with pytest.raises(ValueError, match=rf"{shard.name}. Remove them and run moejax data prepare"):
         train(on_set, tmp_path / "run")

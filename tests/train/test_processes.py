@@ -262,7 +262,9 @@ def test_two_processes_fall_back_together_from_a_checkpoint_that_one_cannot_rest
     ended = run(place / "cache", *words)
     assert ended.returncode == 0, ended.stderr
     (sentence,) = re.findall(r"^moejax: (The checkpoint of step .*)$", ended.stderr, re.MULTILINE)
-    assert re.search(r"cannot be restored .*It is now .*damaged/trunk-\d+\. Resuming from step \d+", sentence)
+    assert re.search(
+        r"cannot be restored .*The checkpoint was moved to .*damaged/trunk-\d+\. Resuming from step \d+", sentence
+    )
 
 
 class Told(ProcessGroup):
@@ -372,7 +374,7 @@ def test_a_port_in_use_is_a_sentence(place, config):
         process = run(place / "cache", f"--config={config}", "--out", place / "port", *words)
     assert process.returncode == 2
     assert f"Port {port} of this machine cannot be used" in process.stderr
-    assert "give all processes another with --coordinator HOST:PORT" in process.stderr
+    assert "give all processes another port with --coordinator HOST:PORT" in process.stderr
     assert "Traceback" not in process.stderr
 
 
@@ -423,7 +425,7 @@ def test_under_slurm_nothing_else_need_be_said(place, config, alone):
 def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, config, tmp_path):
     process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed")
     assert process.returncode == 2, process.stderr
-    assert "give --coordinator HOST:PORT, --processes N and --process I" in process.stderr
+    assert "Give --coordinator HOST:PORT, --processes N and --process I" in process.stderr
     assert "Traceback" not in process.stderr
 
 
@@ -456,6 +458,6 @@ def test_a_signal_while_the_step_is_compiled_interrupts_and_says_that_nothing_is
     process.send_signal(signal.SIGTERM)
     said += process.communicate(timeout=300)[1]
     assert process.returncode == 75, said
-    assert "Stopped while no step was taken; the same command resumes from what was saved." in said
+    assert "Stopped while no step was running; the same command resumes from the last saved state." in said
     assert "Traceback" not in said
     assert read_status(out).state == "interrupted"

@@ -30,7 +30,7 @@ def test_steps_are_recorded_where_they_can_be_opened(one_phase, tmp_path):
 def test_steps_that_are_not_taken_are_said(one_phase, tmp_path):
     said = []
     train(one_phase, tmp_path, profile=(100, 105), log=said.append)
-    assert said[1:] == ["None of the steps 100 to 105 was taken, so there is no profile of them."]
+    assert said[1:] == ["None of the steps 100 to 105 was run, so there is no profile."]
     assert not (tmp_path / "profile").exists()
 
 

@@ -70,7 +70,7 @@ def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, c
     path.write_bytes(content)
     assert main(["status", str(tmp_path), "--verify"]) == 2
     said = capsys.readouterr().err
-    assert "has other content than was written" in said
+    assert "differs from what was written" in said
     place = re.search(r"Move (\S+) away; the same command then continues from the checkpoint before it", said)[1]
     shutil.move(place, tmp_path / "aside")
     train(eight, tmp_path)
@@ -123,7 +123,7 @@ def test_lost_work_is_found(eight, tmp_path):
 
 
 def test_states_by_lock_and_last_word(tmp_path, training):
-    with pytest.raises(ValueError, match="holds no training"):
+    with pytest.raises(ValueError, match="is not a training folder"):
         read_status(tmp_path)
     write_json(tmp_path / "training.json", training.as_json())
     assert read_status(tmp_path).state == WAITING
@@ -193,7 +193,7 @@ def test_a_line_of_the_log_with_something_else_in_it_is_damaged_and_named(change
     lines = [{**LINE, "step": 1}, {**LINE, **changed}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert main(["status", str(tmp_path), "--layers"]) == 2
-    assert "1 lines that are not log lines" in capsys.readouterr().err
+    assert "1 invalid log lines" in capsys.readouterr().err
 
 
 def test_whatever_a_training_logs_is_shown(tmp_path, training, capsys):

@@ -164,7 +164,7 @@ def test_a_run_that_diverges_is_left_out_and_the_others_are_what_they_are_withou
     every = [good[0], bad, good[1]]
     folders = [tmp_path / run.name for run in every]
     first, *beside = zip(every, folders, strict=True)
-    with pytest.raises(ValueError, match=r"1 of 3 runs diverged; all other runs are done. bad diverged: no step"):
+    with pytest.raises(ValueError, match=r"1 of 3 runs diverged; all other runs are done. bad diverged: all steps"):
         train(*first, beside=beside, data_folder=tmp_path / "data")
     # Asked again, nothing is trained and the same is said.
     with pytest.raises(ValueError, match="1 of 3 runs diverged"):

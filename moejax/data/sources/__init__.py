@@ -1,5 +1,5 @@
-"""List the sources that can be read: a key of ``NAMED``, ``hf:NAME``, or a file or folder. Formats of files are
-recognised by the suffix, before ``.gz`` or ``.zst`` if compressed.
+"""List the sources that can be read: a key of ``NAMED``, ``hf:NAME``, or a file or folder. File formats are recognised
+by the suffix; for a compressed file, by the suffix before ``.gz`` or ``.zst``.
 
 A format is a function ``input_shards(files, root, options)``; add one here and in ``docs/data.md``.
 """
@@ -50,13 +50,13 @@ FORMATS: dict[str, Format] = {
     ".bin": token_files.input_shards,
     ".npy": token_files.input_shards,
 }
-"""Formats by suffix. A ``.bin`` file with an ``.idx`` file of the same name is Megatron's."""
+"""Formats by suffix. A ``.bin`` file with an ``.idx`` file of the same name is in Megatron's format."""
 
 COMPRESSIBLE: tuple[Format, ...] = (text_files.input_shards, json_lines.input_shards)
-"""Formats that may be compressed as ``.gz`` or ``.zst``; the others compress internally or are memory-mapped."""
+"""Formats that may be compressed as ``.gz`` or ``.zst``; the other formats compress internally or are memory-mapped."""
 
 
-KNOWN = f"known are {', '.join(FORMATS)}, the text formats also with .gz or .zst"
+KNOWN = f"known suffixes are {', '.join(FORMATS)}; text formats can also have .gz or .zst"
 
 CHOICES = "choices.json"
 """Name of the file that marks a folder as a prepared set; such folders inside a source are skipped."""
@@ -90,7 +90,7 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
             if one.size or not is_compressed(path):
                 whole.append(one)
             else:
-                shards.append(Broken(one, "it is empty, and compressed files never are"))
+                shards.append(Broken(one, "it is empty, but a compressed file has at least a header"))
         shards += read(whole, root.absolute(), options)
     return shards
 
@@ -100,7 +100,7 @@ def is_there(source: str) -> bool:
     object stores are not checked.
 
     Raises:
-      UserError: the source is empty.
+      UserError: the source is an empty string.
     """
     return source in NAMED or source.startswith(hugging_face.PREFIX) or is_remote(source) or path_of(source).exists()
 
@@ -114,13 +114,13 @@ def check_source(source: str) -> None:
 def _readable(source: str) -> list[Path]:
     if not is_there(source):
         raise UserError(
-            f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
-            f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
+            f"There is no file or folder {source} to read. Named sources are {', '.join(NAMED)}, and "
+            f"{hugging_face.PREFIX}NAME for a data set on the Hugging Face Hub."
         )
     files, skipped = _files(path_of(source))
     if not files:
         seen = f" (but {skipped.kinds})" if skipped.files else ""
-        raise UserError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
+        raise UserError(f"{source} contains no readable file{seen}; {KNOWN}.")
     return files
 
 
@@ -128,10 +128,10 @@ def path_of(source: str) -> Path:
     """Return the path of a source that is a file or folder.
 
     Raises:
-      UserError: the source is empty, which Python takes for the working directory.
+      UserError: the source is an empty string, which Python would interpret as the working directory.
     """
     if not source.strip():
-        raise UserError(f"The source of data is empty; name a file, a folder, hf:NAME or {' or '.join(NAMED)}.")
+        raise UserError(f"The data source is empty; name a file, a folder, hf:NAME or {' or '.join(NAMED)}.")
     return Path(source).expanduser()
 
 
@@ -155,7 +155,7 @@ class Skipped:
 
     @property
     def kinds(self) -> str:
-        """Return ``by_suffix`` in words."""
+        """Return ``by_suffix`` as text for a message."""
         return some([f"{count:,} {suffix or 'without a suffix'}" for suffix, count in self.by_suffix.most_common()])
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ class Skipped:
         if self.files:
             every = self.read + len(self.files)
             sentences.append(
-                f"{self.read:,} of {every:,} files are read. Skipped, as no format has their suffix: {self.kinds} "
+                f"{self.read:,} of {every:,} files are read. Files with an unknown suffix are skipped: {self.kinds} "
                 f"({some(self.files)}); {KNOWN}."
             )
         if self.hidden:

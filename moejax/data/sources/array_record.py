@@ -1,4 +1,4 @@
-"""Read ArrayRecord files, where a record is a document of UTF-8 text."""
+"""Read ArrayRecord files, in which each record is a document of UTF-8 text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
             reader.close()
         # The reader reports errors of a file when it is closed.
         except RuntimeError as error:
-            yield Broken(file, f"no ArrayRecord, or a damaged one ({says('array_record', error)})")
+            yield Broken(file, f"it is not a valid ArrayRecord file ({says('array_record', error)})")
             continue
         step = max(1, count * INPUT_SHARD_BYTES // max(file.size, 1))
         for start, end in ranges(count, step):
@@ -49,8 +49,8 @@ def _open(file: File):
         from array_record.python import array_record_module  # type: ignore[attr-defined]
     except ImportError:
         raise UserError(
-            f"{file.path} is an ArrayRecord, and the package array_record is not installed (it has no build for "
-            f"this system?); write the text as Parquet or JSON lines."
+            f"{file.path} is an ArrayRecord file, but the package array_record is not installed; it may have no "
+            "build for this system. Install it, or convert the text to Parquet or JSON lines."
         ) from None
     return array_record_module.ArrayRecordReader(file.path, "readahead_buffer_size:0")
 

@@ -1,7 +1,7 @@
 """Read Hugging Face ``datasets`` by name, ``hf:NAME`` or ``hf:NAME:CONFIG``, or a folder written by ``save_to_disk``.
 
-This needs ``pip install 'moejax[hf]'``, and network access the first time. Only the split ``train`` is read; documents
-are held out from it here.
+This needs ``pip install 'moejax[hf]'``, and network access the first time. Only the split ``train`` is read; validation
+documents are held out from it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def input_shards(source: str, options: SourceOptions) -> list[ArrowFile]:
     dataset = _load(name, config)
     if options.text_field not in dataset.column_names:
         raise UserError(
-            f"{source} has no column {options.text_field!r}, only {', '.join(dataset.column_names)}; name the one with "
-            f"text."
+            f"{source} has no column {options.text_field!r}, only {', '.join(dataset.column_names)}; name the "
+            "text column."
         )
     return [ArrowFile(file(Path(cached["filename"])), options.text_field) for cached in dataset.cache_files]
 
@@ -74,7 +74,7 @@ def _load(name: str, config: str):
     # The exception without network differs between versions of datasets and of its HTTP client.
     except Exception as error:
         raise UserError(
-            f"{PREFIX}{name} could not be loaded ({says('datasets', error)}). Is the name "
-            f"right, and does this machine reach the Hugging Face Hub? Without a network, fetch the data set on one "
-            f"that does, save_to_disk, and give {PREFIX}FOLDER."
+            f"{PREFIX}{name} could not be loaded ({says('datasets', error)}). Check the name and this machine's "
+            f"connection to the Hugging Face Hub. Without a network, load the data set on a connected machine, "
+            f"write it with save_to_disk, and give {PREFIX}FOLDER."
         ) from error

@@ -1,4 +1,6 @@
-"""Read JSON lines, where a line is a record with its text in one field, and ``.json`` files of one array of records."""
+"""Read JSON lines, with one record per line and its text in one field, and ``.json`` files with one array of
+records.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from moejax.wording import says, told
 
 @dataclass(frozen=True)
 class JsonLines(FileRange):
-    """Lines that begin in ``[start, end)`` of a file; all lines of a compressed file, which can only be read from its
-    start."""
+    """Lines that begin in ``[start, end)`` of a file; for a compressed file, which can only be read from its start, all
+    lines.
+    """
 
     text_field: str
 
@@ -59,7 +62,7 @@ class JsonArray(WholeFile):
     text_field: str
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Yield a document per item. Items after a damaged one are lost, because its end is unknown."""
+        """Yield a document per item. Items after a damaged item are lost, because its end is unknown."""
         number = 0
         try:
             with opened(self.file.path) as stream:
@@ -67,7 +70,7 @@ class JsonArray(WholeFile):
                     number += 1
                     yield _text_of(record, f"{self.name}:{number}", self.text_field)
         except (ValueError, RecursionError, *UNREADABLE) as error:
-            why = f"no JSON array, or a damaged one ({says('json', error)})"
+            why = f"it is not a valid JSON array ({says('json', error)})"
             yield Corrupt(f"{self.name}, after item {number}", why, self.size_bytes)
 
 
@@ -114,7 +117,7 @@ def _items(stream: IO[bytes]) -> Iterator[Any]:
         yield item
         at, mark = end, ","
     if text[next_item:].strip(" \t\r\n]") or stream.read(_CHUNK).strip():
-        raise ValueError("something follows the array")
+        raise ValueError("the array is followed by other content")
 
 
 def _behind_spaces(text: str, at: int) -> int:
@@ -127,20 +130,20 @@ _CHUNK = 2**20
 
 def _document(line: bytes, name: str, field: str) -> Document | Corrupt:
     try:
-        # Given bytes, the parser would guess UTF-16. Joined files have a byte order mark at any line.
+        # If it got bytes, the parser could guess UTF-16. Concatenated files may have a byte order mark at any line.
         record = parse(line.decode("utf-8-sig"))
     except ValueError as error:
-        return Corrupt(name, f"no JSON ({told(error) if isinstance(error, UserError) else says('json', error)})")
+        return Corrupt(name, f"it is not JSON ({told(error) if isinstance(error, UserError) else says('json', error)})")
     return _text_of(record, name, field)
 
 
 def _text_of(record: Any, name: str, field: str) -> Document | Corrupt:
     if not isinstance(record, dict):
-        return Corrupt(name, "no JSON object")
+        return Corrupt(name, "it is not a JSON object")
     text = record.get(field)
     if not isinstance(text, str):
-        return Corrupt(name, f"no text in its field {field!r} (its fields are {', '.join(map(repr, record))})")
+        return Corrupt(name, f"it has no text in its field {field!r} (its fields are {', '.join(map(repr, record))})")
     try:
         return Document(name, text.encode())
     except UnicodeEncodeError:
-        return Corrupt(name, "an unpaired surrogate, which UTF-8 cannot encode")
+        return Corrupt(name, "it has an unpaired surrogate, which UTF-8 cannot encode")

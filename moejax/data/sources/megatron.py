@@ -1,7 +1,7 @@
 """Read Megatron's indexed data sets: ``NAME.bin`` holds tokens, ``NAME.idx`` the start of each sequence and document.
 
 Layout of the index, little-endian: the magic ``MMIDIDX`` and two zero bytes, version 1 (uint64), code of the tokens'
-type (uint8), number of sequences and of document boundaries (uint64 each), tokens per sequence (int32 each), byte
+type (uint8), numbers of sequences and of document boundaries (uint64 each), tokens per sequence (int32 each), byte
 offset of each sequence (int64), and the first sequence of each document (int64). Source: Megatron-LM,
 ``megatron/core/datasets/indexed_dataset.py``.
 """
@@ -88,14 +88,14 @@ class _Index:
         with open(file.path, "rb") as stream:
             header = stream.read(_HEADER_BYTES)
         if not header.startswith(_MAGIC):
-            raise UserError(f"{file.name} does not begin as an index does")
+            raise UserError(f"{file.name} does not begin with an index header")
         if len(header) < _HEADER_BYTES:
             raise UserError(f"{file.name} is cut short")
         version, code, sequences, boundaries = struct.unpack("<QBQQ", header[len(_MAGIC) :])
         if version != 1:
             raise UserError(f"{file.name} is of version {version}, not 1")
         if code not in _TYPES:
-            raise UserError(f"{file.name} says that its tokens are of type {code}, which holds no whole numbers")
+            raise UserError(f"{file.name} has token type {code}, which is not an integer type")
         self.name, self.dtype = file.name, np.dtype(_TYPES[code]).newbyteorder("<")
         raw = mapped(file, np.dtype(np.uint8), _HEADER_BYTES)
         sizes = (4 * sequences, 8 * sequences, 8 * boundaries)
@@ -116,10 +116,12 @@ class _Index:
             begins = expected + np.cumsum(sizes) - sizes
             wrong = np.flatnonzero((sizes < 0) | (pointers[here : here + _CHUNK] != begins))
             if len(wrong):
-                raise UserError(f"{self.name} is damaged: sequence {here + wrong[0]:,} does not follow the one before")
+                raise UserError(
+                    f"{self.name} is damaged: sequence {here + wrong[0]:,} does not follow the previous sequence"
+                )
             expected += int(sizes.sum())
         if documents[0] != 0 or documents[-1] != len(lengths) or (documents[1:] < documents[:-1]).any():
-            raise UserError(f"{self.name} is damaged: its documents are not all of its sequences, in order")
+            raise UserError(f"{self.name} is damaged: its documents do not cover its sequences in order")
 
     def first_token(self, document: int) -> int:
         """Return the first token of a document; for the number of documents, return the end of the last document."""

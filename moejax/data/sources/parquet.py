@@ -1,4 +1,4 @@
-"""Read Parquet files, where a row is a record with its text in one column."""
+"""Read Parquet files, in which each row is a record with its text in one column."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
     """Yield row groups, combined to about ``INPUT_SHARD_BYTES``.
 
     Raises:
-      UserError: a file lacks the column, or the column holds no text.
+      UserError: a file lacks the text column, or that column does not hold text.
     """
     for file in files:
         try:
             parquet = pq.ParquetFile(file.path)
         except _UNREADABLE as error:
-            yield Broken(file, f"no Parquet file, or a damaged one ({says('pyarrow', error)})")
+            yield Broken(file, f"it is not a valid Parquet file ({says('pyarrow', error)})")
             continue
         with parquet:
             _check_column(file, parquet.schema_arrow, options.text_field)
@@ -63,11 +63,11 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 
 def _check_column(file: File, schema: pa.Schema, field: str) -> None:
     if field not in schema.names:
-        raise UserError(f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the one with text.")
+        raise UserError(f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the text column.")
     kind = schema.field(field).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not any(is_text(kind) for is_text in _TEXT):
-        raise UserError(f"Column {field!r} of {file.path} holds {kind}, no text; name the one with text.")
+        raise UserError(f"Column {field!r} of {file.path} holds {kind}, no text; name the text column.")
 
 
 def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
@@ -77,7 +77,7 @@ def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
 
 _ROWS = 256
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
-"""Exceptions of a damaged file; UnicodeDecodeError occurs because column names are decoded in Python."""
+"""Exceptions raised for damaged files. UnicodeDecodeError occurs because column names are decoded in Python."""
 _TEXT = (
     pa.types.is_string,
     pa.types.is_large_string,

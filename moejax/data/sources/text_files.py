@@ -1,5 +1,6 @@
-"""Read text files, one document per file. A source's only file, and a file larger than an input shard, is cut at line
-ends into several documents."""
+"""Read text files, one document per file. A source's only file and files larger than an input shard are cut at line
+ends into several documents.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from moejax.wording import says
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Several files, none larger than an input shard."""
+    """An input shard of several files, none larger than an input shard."""
 
     root: str
-    """Folder relative to which documents are named and keyed."""
+    """Folder to which the documents' names and keys are relative."""
     files: tuple[File, ...]
     split_by_path: bool = False
     """True to determine the split of each file by its path instead of its text."""
     documents_per_file: int = 1
-    """Maximum number of documents per file, of equal size and cut at line ends."""
+    """Maximum number of documents per file; they have about equal sizes and are cut at line ends."""
 
     @property
     def name(self) -> str:
@@ -38,7 +39,9 @@ class TextFiles:
         return sum(file.size for file in self.files)
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Yield at most ``documents_per_file`` documents per file; for a compressed file, per ``INPUT_SHARD_BYTES``."""
+        """Yield at most ``documents_per_file`` documents per file, or per ``INPUT_SHARD_BYTES`` of a compressed
+        file.
+        """
         for file in self.files:
             path = Path(file.path).relative_to(self.root).as_posix()
             key = path.encode() if self.split_by_path else None
@@ -61,12 +64,12 @@ class TextRange(FileRange):
 
     @property
     def name(self) -> str:
-        """Return the name of the file with the range of bytes."""
+        """Return the file name with the byte range."""
         return f"{self.file.name}[{self.start}:{self.end}]"
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of the range."""
+        """Return the number of bytes in the range."""
         return self.end - self.start
 
     def documents(self) -> Iterator[Document | Corrupt]:
@@ -91,7 +94,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 def gathered(
     files: Sequence[File], root: Path, *, split_by_path: bool, documents_per_file: int = 1
 ) -> Iterator[TextFiles | TextRange]:
-    """Yield input shards as ``input_shards``, with a choice of what determines a file's split."""
+    """Yield input shards like ``input_shards``; ``split_by_path`` chooses what determines a file's split."""
     group: list[File] = []
     size = 0
     for file in files:
@@ -112,7 +115,7 @@ _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "
 
 
 def python_stdlib(options: SourceOptions) -> Iterator[TextFiles | TextRange]:
-    """Yield the embedded corpus: the ``.py`` files of the running Python's standard library without its tests.
+    """Yield the built-in corpus: the ``.py`` files of the running Python's standard library, without its tests.
 
     Every machine has these files, so a first training run needs no download. The corpus differs between Python
     versions; its hash is stored with every run. A file's split is determined by its path, which stays the same if its
@@ -128,7 +131,9 @@ def python_stdlib(options: SourceOptions) -> Iterator[TextFiles | TextRange]:
 
 
 def _cut_lines(text: bytes, documents: int) -> Iterator[bytes]:
-    """Split ``text`` into at most ``documents`` runs of whole lines, each but the last at least an equal share."""
+    """Split ``text`` into at most ``documents`` blocks of whole lines; each except the last has at least an equal
+    share.
+    """
     share = -(-len(text) // documents)
     start = 0
     while len(text) - start > share:
@@ -156,13 +161,15 @@ def _pieces(stream, path: str) -> Iterator[bytes]:
 
 
 def _last_character(text: bytes) -> int:
-    """Return the start of the last UTF-8 character, complete or not; the end of the text if it is not UTF-8."""
+    """Return the start of the last UTF-8 character, which may be incomplete; the end of the text if it is not UTF-8."""
     begins = (len(text) - back for back in range(1, min(len(text), 4) + 1) if text[-back] & 0xC0 != 0x80)
     return next(begins, len(text))
 
 
 def _cut(stream, position: int) -> int:
-    """Return where to cut near ``position``: after the end of the line, or between two characters of a longer line."""
+    """Return the cut position near ``position``: after the end of the line, or between two characters of a longer
+    line.
+    """
     if position == 0:
         return 0
     stream.seek(position - 1)
@@ -176,4 +183,6 @@ def _cut(stream, position: int) -> int:
 _LONGEST_LINE = 2**20
 
 DOCUMENTS_OF_A_SINGLE_FILE = 256
-"""Number of documents, for which a held-out share of 5 % is practically never empty and documents are still long."""
+"""Number of documents of a single file: enough that a held-out share of 5 % is practically never empty, with documents
+that are still long.
+"""

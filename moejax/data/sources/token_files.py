@@ -1,7 +1,8 @@
-"""Read files of one sequence of tokens: ``.bin`` (nanoGPT's bare tokens, llm.c's with its header) and ``.npy`` (arrays
-of ``np.save``, and bare tokens as OLMo-core and nanotron write them).
+"""Read files with one sequence of tokens: ``.bin`` (bare tokens of nanoGPT, or tokens with llm.c's header) and ``.npy``
+(arrays written by ``np.save``, or bare tokens of OLMo-core and nanotron).
 
-Documents are the tokens between two end-of-document tokens, whether these were written before or after a document.
+A document is the tokens between two end-of-document tokens. It does not matter whether a writer put such a token before
+or after each document.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from moejax.input_file import inner_suffix
 from moejax.wording import says, told
 
 _LLM_C_TYPES = {20240520: "<u2", 20240801: "<u4"}
-"""Token type by the first number of an llm.c file: GPT-2's and Llama 3's."""
+"""Token type by an llm.c file's first number, for GPT-2 and Llama 3 tokens."""
 _LLM_C_HEADER_BYTES = 256 * 4
 
 LONGEST_DOCUMENT = 16 * 2**20
-"""Tokens after which a document is cut, so that a file without end-of-document tokens fits in memory."""
+"""Number of tokens after which a document is cut, so that a file without end-of-document tokens fits in memory."""
 
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True)
 class Tokens(FileRange):
-    """Documents that begin in the tokens ``[start, end)`` of a file."""
+    """Documents that begin in the token range ``[start, end)`` of a file."""
 
     type: str
     """NumPy name of the token type with its byte order, such as ``<u2``."""
@@ -39,7 +40,7 @@ class Tokens(FileRange):
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of these tokens."""
+        """Return the number of bytes of these tokens."""
         return (self.end - self.start) * np.dtype(self.type).itemsize
 
     def documents(self) -> Iterator[Document | Corrupt]:
@@ -51,7 +52,7 @@ class Tokens(FileRange):
             return
         here = self.start
         if here:
-            # A document that begins in the previous input shard belongs to that one.
+            # A document that begins in the previous input shard belongs to that shard.
             here = _next_end(tokens, self.end_of_document, here - 1, self.end)[0] + 1
         ended = True
         while here < self.end or (not ended and here < len(tokens)):
@@ -100,15 +101,15 @@ def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype
     if is_npy and begins.startswith(b"\x93NUMPY"):
         return _layout_of_array(file)
     if is_npy and begins.startswith(b"PK"):
-        raise UserError("it is a zip archive, as np.savez writes; write its array of tokens alone with np.save")
+        raise UserError("it is a zip archive written by np.savez; write only its token array, with np.save")
     if is_npy and b"descr" in begins[:128]:
-        raise UserError("the beginning that np.save writes is damaged")
+        raise UserError("its np.save header is damaged")
     if not is_npy and (of_llm_c := _LLM_C_TYPES.get(int.from_bytes(begins[:4], "little"))):
         dtype = np.dtype(of_llm_c)
         _check_count(file, int.from_bytes(begins[8:12], "little"), dtype, _LLM_C_HEADER_BYTES)
         return dtype, _LLM_C_HEADER_BYTES
     if len(begins) == _LLM_C_HEADER_BYTES and any(begins[:12]) and not any(begins[12:]):
-        raise UserError("it begins as files of llm.c do, and not with the number of one of tokens")
+        raise UserError("it begins like a file of llm.c, but not with the number of a token file")
     dtype = _bare_type(file, vocab_size)
     if file.size % dtype.itemsize:
         raise UserError(f"its {file.size:,} bytes are not a whole number of tokens of {dtype.itemsize} bytes")
@@ -116,7 +117,7 @@ def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype
     if is_npy and not _next_end(tokens, end_of_document, 0, len(tokens))[1]:
         raise UserError(
             f"it is neither an array written by np.save nor a file of plain tokens of {dtype.itemsize} bytes, "
-            f"as it has no end of a document (token {end_of_document})"
+            f"because it has no end-of-document token ({end_of_document})"
         )
     return dtype, 0
 
@@ -128,7 +129,7 @@ def _layout_of_array(file: File) -> tuple[np.dtype, int]:
     except Exception as error:
         raise UserError(f"it is a damaged array ({says('NumPy', error)})") from error
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"it holds {array.dtype} of shape {array.shape}, not one row of whole numbers")
+        raise UserError(f"it holds {array.dtype} of shape {array.shape}, not a one-dimensional array of integers")
     _check_count(file, array.size, array.dtype, array.offset)
     return array.dtype, array.offset
 
@@ -136,13 +137,15 @@ def _layout_of_array(file: File) -> tuple[np.dtype, int]:
 def _check_count(file: File, count: int, dtype: np.dtype, offset: int) -> None:
     if offset + count * dtype.itemsize != file.size:
         raise UserError(
-            f"its header says {count:,} tokens of {dtype.itemsize} bytes, and {file.size - offset:,} bytes follow"
+            f"its header announces {count:,} tokens of {dtype.itemsize} bytes, but {file.size - offset:,} bytes follow"
         )
 
 
 def _bare_type(file: File, vocab_size: int) -> np.dtype:
-    """Return the type of tokens without a header: the narrowest one for the vocabulary, which most writers use. Return
-    a wider type if most values read as that type are in the vocabulary, because then the narrower ones are halves."""
+    """Return the type of tokens without a header: the narrowest type for the vocabulary, which most writers use. Return
+    a wider type if most values, read as that type, are in the vocabulary; the narrower values are then halves of
+    tokens.
+    """
     usual = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     for wider in (np.dtype("<u8"), np.dtype("<u4")):
         if file.size >= wider.itemsize > usual.itemsize:

@@ -27,12 +27,12 @@ from moejax.wording import some, told
 ATTEMPTS = "attempts.json"
 
 TIME_BUCKETS = {
-    "training": "steps, each taken for the first time",
+    "training": "steps run for the first time",
     "starting": "from the process's start to the first step: data, restoring, compilation",
-    "data": "devices had nothing to do before a batch came",
-    "evaluation": "the validation set, and compiling for it",
-    "checkpointing": "steps waited for a checkpoint to be taken or written",
-    "redone": "steps that had been taken before, and were lost",
+    "data": "devices waited for the next batch",
+    "evaluation": "evaluation on the validation set, and its compilation",
+    "checkpointing": "steps waited for a checkpoint to be copied or written",
+    "redone": "steps repeated because their results were lost",
 }
 
 DONE, RUNNING, INTERRUPTED, FAILED, WAITING = STATES = ("done", "running", "interrupted", "failed", "waiting")
@@ -125,7 +125,7 @@ class AttemptRecorder:
             for name, (a, b) in changes(before, now).items()
         ]
         if self._earlier and "no" in now.get("deterministic", ""):
-            why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
+            why += [f"a GPU adds in a fixed order only if XLA_FLAGS contains {DETERMINISTIC} from the first start on"]
         if why:
             self._log(
                 f"{self._path.parent} resumes with the same numbers up to rounding, not bit for bit: "
@@ -205,7 +205,7 @@ def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
     return parse_json(content, list[Attempt], path, remedy=_REMEDY)
 
 
-_REMEDY = "bring back a copy, or remove it"
+_REMEDY = "restore a copy, or remove it"
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:

@@ -160,16 +160,16 @@ class CheckpointManager:
         unknown = ("unreadable", "missing") if not all(text for text, *_ in told) else ("unreadable",)
         if unreadable := [str(text) for text, _, kind in told if kind in unknown]:
             self._group.abort(
-                f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), so "
-                f"it is not known whether it is damaged, and nothing was moved. Once the file system can be read, the "
-                f"same command resumes from it; otherwise move {place} away, and it resumes from the one before."
+                f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), "
+                f"so it may or may not be damaged; nothing was moved. Once the file system can be read, the same "
+                f"command resumes from it. To resume from the previous checkpoint instead, move {place} away."
             )
         different = [text for _, text, _ in told if text]
         if different and not failures:
             self._group.abort(
-                f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
-                f"{different[0]}. It was written by another version of moejax, or with other settings: resume with "
-                f"those, or start a new training in another --out."
+                f"The checkpoint of step {step} in {self._folder} does not match this training's state: "
+                f"{different[0]}. It was written by another version of moejax, or with other settings. Resume with "
+                "that version and those settings, or start a new training in another --out."
             )
         if not failures and not _is_finite(restored):
             failures = ["its state has non-finite values"]
@@ -315,7 +315,7 @@ def _is_finite(state: TrainState) -> jax.Array:
 def _differences(saved: Path, state: TrainState) -> list[str]:
     there, here = _shapes(ocp.StandardCheckpointHandler().metadata(saved).tree), _shapes(state)  # type: ignore[arg-type]
     return [
-        f"{name} has {there.get(name, 'no array')} in it and {here.get(name, 'no array')} here"
+        f"{name} has {there.get(name, 'no array')} in the checkpoint and {here.get(name, 'no array')} in this training"
         for name in dict.fromkeys([*here, *there])
         if there.get(name) != here.get(name)
     ]

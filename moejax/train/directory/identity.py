@@ -38,7 +38,7 @@ RUNS = "runs"
 DIVERGED = "diverged.json"
 """File in the folder of a vmapped run that diverged, with the reason. Without it, the run is tried again."""
 
-REMEDY = "bring back a copy, or remove it and give the training's config with --config"
+REMEDY = "restore a copy, or remove it and give the training's config with --config"
 """Remedy for an unreadable ``training.json``."""
 
 RESUMABLE = (
@@ -172,7 +172,9 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     Raises:
       Damaged: the content is invalid.
     """
-    return parse_json(content, list[_ENTRY], path, remedy="bring back a copy: it explains the numbers of this folder")
+    return parse_json(
+        content, list[_ENTRY], path, remedy="restore a copy, because the file explains this folder's numbers"
+    )
 
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:

@@ -66,7 +66,8 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
     Raises:
       Damaged: the file cannot be read, or its step or phase differs from the path's.
     """
-    path, remedy = checkpoint / "metadata" / "metadata", "resume the training, which takes the checkpoint before it"
+    path, remedy = checkpoint / "metadata" / "metadata", "resume the training, which starts from the previous "
+    "checkpoint"
     metadata = stored.foreign_json(stored.read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     saved, here = (metadata.get(PHASE), metadata.get(STEP)), (checkpoint.parent.name, int(checkpoint.name))
     if None not in saved and saved != here:
@@ -128,7 +129,7 @@ def read_hashes(checkpoint: Path) -> dict[str, str]:
       Damaged: a manifest cannot be read.
     """
     manifests = sorted(checkpoint.glob("manifest-*.json"))
-    remedy = "the files that it describes cannot be checked"
+    remedy = "the files that it lists cannot be checked"
     parts = [stored.read_json(path, dict[str, dict], remedy=remedy) for path in manifests]
     return {name: record["sha256"] for part in parts for name, record in part.items() if record.get("sha256")}
 
@@ -151,7 +152,7 @@ def damage(checkpoint: Path, hashes: Mapping[str, str] | None = None) -> str | N
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
     wrong = [name for name, expected in known.items() if now.get(name) != expected]
-    return f"{wrong[0]} has other content than was written" if wrong else None
+    return f"{wrong[0]} differs from what was written" if wrong else None
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _bytes(path: Path) -> bytes:
-    return read_bytes(path, remedy="remove it, or bring back a copy") if path.exists() else b""
+    return read_bytes(path, remedy="remove it, or restore a copy") if path.exists() else b""
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
     """
     try:
         if (descriptor := open_regular(path, os.O_RDONLY)) is None:
-            raise Damaged(f"{path} is not a regular file; remove it, or bring back a copy.")
+            raise Damaged(f"{path} is not a regular file; remove it, or restore a copy.")
         with os.fdopen(descriptor, "rb") as file:
             end, size = file.seek(0, os.SEEK_END), 4096
             while True:
@@ -171,7 +171,7 @@ def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str,
     lines, damaged = _lines(content, whole=whole)
     if damaged:
         raise Damaged(
-            f"{_no_lines(where, damaged)}; restore a copy, or remove them: a resumed training leaves them out."
+            f"{_no_lines(where, damaged)}; restore a copy, or resume the training, which removes these lines."
         )
     return lines
 
@@ -211,7 +211,7 @@ def _are_layers(layers: object) -> bool:
 
 def _no_lines(where: object, damaged: Sequence[bytes]) -> str:
     shown = some([repr(line[:40].decode(errors="replace")) for line in damaged], most=3)
-    return f"{where} has {len(damaged)} lines that are not log lines: {shown}"
+    return f"{where} has {len(damaged)} invalid log lines: {shown}"
 
 
 def _append(path: Path, content: bytes) -> None:
@@ -362,7 +362,7 @@ class WandbLogger:
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
         self._folder, self._project, self._name, self._config = folder, project, name, dict(config)
         self._run: Any = None
-        path, remedy = folder / SHOWN, "remove it, and the log is uploaded again under another id"
+        path, remedy = folder / SHOWN, "remove it to upload the log again under a new id"
         if not path.exists():
             # The id must be on disk before anything is sent under it.
             write_json(path, {"id": uuid.uuid4().hex[:12]})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ROW = {"model": str, "tokens": int, "loss": float, "fingerprint": str}
 
 
-_REMEDY = "remove it, and its run is done again"
+_REMEDY = "remove it to train that run again"
 
 
 def row_file(budget_tokens: int) -> str:
@@ -33,7 +33,7 @@ def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
     Raises:
       Damaged: the content is invalid.
     """
-    return parse_json(text, _ROW, path, remedy="its run is done again")
+    return parse_json(text, _ROW, path, remedy="its run is trained again")
 
 
 def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -> None:

@@ -35,7 +35,7 @@ from moejax.weights.folder import (
 )
 from moejax.weights.safetensors import Kind, TensorFileWriter
 
-_REMEDY = "resume the training, which takes the checkpoint before it"
+_REMEDY = "resume the training, which starts from the previous checkpoint"
 
 
 @dataclass(frozen=True)
