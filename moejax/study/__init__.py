@@ -1,1 +1,1 @@
-"""Studies: expand a family of models, train it, fit laws to its runs, decide, and check the result."""
+"""Studies: train a set of models, fit laws to their runs, compute decisions, and check the results."""

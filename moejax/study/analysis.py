@@ -1,4 +1,4 @@
-"""Analyse a study's run table: sanity checks, fitted laws with intervals, a held-out check, and decisions."""
+"""Analyse a study's run table: sanity checks, fitted laws with intervals, a held-out test, and decisions."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class HeldOutCheck:
     fitted_runs: int
     held_out_runs: int
     mae: float
-    """Mean absolute error on the held-out runs, nats per token."""
+    """Mean absolute error on the held-out runs, in nats per token."""
     max_relative_error: float
     naive_mae: float | None
-    """Mean absolute error of the naive prediction that nothing improves: each model's loss at its largest fitted
-    budget. None if no held-out model has a fitted run.
+    """Mean absolute error of a naive prediction: each model's loss at its largest fitted budget. None if no held-out
+    model has a fitted run.
     """
 
 
@@ -59,7 +59,7 @@ class FittedLaw:
     name: str
     fit: FitResult
     intervals: dict[str, Interval]
-    """Confidence interval of every coefficient, over bootstrap resamples drawn by architecture."""
+    """Confidence interval of every coefficient, from bootstrap resamples of architectures."""
     rows: list[int]
     """Fitted rows of the table, counted from 0."""
     predicted: list[float]
@@ -89,7 +89,9 @@ class FollowedRecipe(Protocol):
 
 
 Recipes = Mapping[str, Callable[[Path, Sequence[str], int], FollowedRecipe]]
-"""Papers' procedures by name: functions of a run table, the names of the models to use (all if empty), and a seed."""
+"""Papers' procedures by name. Their arguments are a run table, the names of the models to use (all if empty), and a
+seed.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +102,9 @@ class Analysed:
     laws: list[FittedLaw]
     decisions: list[ComputeOptimum]
     selection: ModelSelection | None = None
-    """The law to extrapolate with, or the reason why these runs select none; None without laws."""
+    """The law selected for extrapolation, or the reason why these runs select no law; None if no law was fitted."""
     limits: list[str]
-    """Limits of conclusions from a table of this size and range, in sentences."""
+    """Sentences about the limits of conclusions from a table of this size and range."""
     recipe: FollowedRecipe | None = None
     """The requested paper's procedure, applied to the runs."""
 
@@ -113,7 +115,7 @@ def analyse(
     update: ProgressCallback = lambda share, text: None,
     recipes: Recipes = MappingProxyType({}),
 ) -> Analysed:
-    """Fit every law of the analysis to a run table, make its decisions, and apply its recipe, one of ``recipes``."""
+    """Fit the analysis' laws to a run table, compute their decisions, and apply its recipe, a key of ``recipes``."""
     fitted, compared, decisions, left_out, reach = [], [], [], [], {}
     frame = run_table.read(table)
     stages = 3 * len(analysis.laws)
@@ -146,8 +148,8 @@ def analyse(
 
 
 def warnings(study: Study) -> list[str]:
-    """Return, before training, the parts of the analysis that the runs do not support. The list is empty if a stage's
-    models are not known yet.
+    """Return warnings, before training, about parts of the analysis that the runs will not support. The list is empty
+    if a stage's models are not known yet.
     """
     models, designs, fitted = [], [], set()
     if study.unknown_stages:
@@ -167,8 +169,8 @@ def warnings(study: Study) -> list[str]:
     except UserError as error:
         return [f"{told(error)} No law will be fitted (analysis.hold_out)."] if study.analysis.laws else []
     return [
-        f"Beside what is held out, {left} of {len(runs)} runs are left to set the {coefficients} coefficients "
-        f"of {name}, too few: it will not be fitted. Give more models or budgets_tokens, hold out other runs "
+        f"Without the held-out runs, {left} of {len(runs)} runs remain for the {coefficients} coefficients of "
+        f"{name}, so it will not be fitted. Give more models or budgets_tokens, hold out other runs "
         f"(analysis.hold_out_models), or name a smaller law in analysis.laws."
         for name in study.analysis.laws
         if left < (coefficients := len(fields(LAWS[name])))
@@ -176,7 +178,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
-    """Return notes on the runs of a sweep to which the laws are fitted; empty if the study sweeps no settings."""
+    """Return notes on which runs of a sweep the laws are fitted to; empty if the study sweeps no settings."""
     sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
     if not analysis.laws:
         return ()
@@ -189,16 +191,15 @@ def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
 def _analyse_law(
     name: str, table: Path, frame: run_table.DataFrame, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
-    """Fit one law to the table, test it on the held-out runs, and make its decisions.
-
-    The third value is the range of the held-out runs beyond the fitted ones.
+    """Fit one law to the table, test it on the held-out runs, and compute its decisions. The third value measures how
+    far the held-out runs lie beyond the fitted runs.
     """
     # The source of the table has already checked its units: a training run, or the import of a named table.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
     fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
-    # This precedes the resamples, which take longest: a law that the other runs do not determine is not fitted.
-    stage(1, f"{name}: predicting what is held out from the rest")
+    # Do this before the slow resamples, because it fails if the other runs do not determine the law.
+    stage(1, f"{name}: predicting the held-out runs from the other runs")
     split = _split(read.runs, list(read.frame["model"]), analysis)
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
     stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
@@ -215,23 +216,23 @@ def _analyse_law(
 
 
 def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
-    """Return the limits of these runs, derived from their range and from the intervals."""
+    """Return sentences about the limits of these runs, derived from their range and from the intervals."""
     sizes = {"params_active": "active parameters", "tokens": "tokens"}
     span = [
         f"{float(frame[name].max() / frame[name].min()):.1f} in {words}"
         for name, words in sizes.items()
         if name in frame
     ]
-    seeds = ", from one seed each" if "seed" in frame and frame["seed"].nunique() == 1 else ""
+    seeds = ", with one seed" if "seed" in frame and frame["seed"].nunique() == 1 else ""
     models, groups = (frame[name].nunique() for name in ("model", "group"))
-    shared = f", {counted(groups, 'group')} of one architecture or trunk each," if groups < models else ""
+    shared = f", {counted(groups, 'group')} with the same architecture or trunk," if groups < models else ""
     caveats = [
         f"{len(frame)} runs of {counted(models, 'model')}{shared} span a factor of {' and '.join(span)}{seeds}; "
-        f"published laws rest on hundreds of runs over factors of 100 and more."
+        "published laws use hundreds of runs over factors of at least 100."
     ]
     if groups == 1:
         caveats.append(
-            "All runs have one model's random effect, and every resample is the same: intervals are unknown."
+            "All runs share one model's random effect, so all resamples are equal and intervals are unknown."
         )
     for law in fitted:
         if law.not_determined:
@@ -248,7 +249,7 @@ def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[
         if decision.extrapolation > 1:
             caveats.append(
                 f"{decision.law}, {family(decision)}: the budget is {decision.extrapolation:.0f} "
-                f"times the largest that was trained, so the decision is an extrapolation."
+                f"times the largest trained budget, so the decision is an extrapolation."
             )
     return caveats
 
@@ -299,7 +300,7 @@ FALLING_SHARE = 0.9
 
 @dataclass(frozen=True)
 class SanityCheck:
-    """One fact, the observation, and whether the fact holds; None if no run can decide it."""
+    """An expected fact, the observation, and whether the fact holds; None if no run can decide it."""
 
     fact: str
     found: str

@@ -1,4 +1,4 @@
-"""Predict annealed losses of budgets without a branch from the trunks of a study (``analysis.anneal``)."""
+"""Predict annealed losses at budgets without a branch from a study's trunks (``analysis.anneal``)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from moejax.wording import counted, told
 
 PREDICT = "predict"
 TABLE = "annealed.parquet"
-"""Table in a study's folder: the run table and rows of predicted losses."""
+"""Name of the table in a study's folder that has the run table and rows of predicted losses."""
 LEAST_POINTS = 3
-"""Minimum number of validation losses of the trunk between its warm-up and the first branch."""
+"""Minimum number of the trunk's validation losses between its warm-up and the first branch."""
 
 
 class Anneals(Protocol):
@@ -47,32 +47,32 @@ class Anneals(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyAnnealed:
-    """Predicted losses of a study's models, with the errors of such predictions."""
+    """Predicted losses of a study's models, with the prediction errors on left-out branches."""
 
     table: run_table.DataFrame
     """Rows of the run table and predicted rows, distinguished by ``is_predicted``."""
     models: Mapping[str, AnnealedLosses]
     not_predicted: tuple[str, ...]
-    """Reasons, in sentences, for models without predictions."""
+    """Sentences about models without predictions, with the reasons."""
 
     @property
     def predicted(self) -> run_table.DataFrame:
-        """Rows of budgets that were not trained."""
+        """Rows of predicted losses at untrained budgets."""
         return self.table[self.table["is_predicted"] == 1]
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """Left-out branches of all models."""
+        """Predictions of left-out branches, of all models."""
         return [branch for model in self.models.values() for branch in model.left_out]
 
     @property
     def inside(self) -> int:
-        """Number of left-out branches inside their intervals."""
+        """Number of left-out branches whose loss is inside its interval."""
         return sum(branch.inside for branch in self.left_out)
 
     @property
     def mean_error(self) -> float:
-        """Mean error of left-out branches in nats per token; NaN if there are none."""
+        """Mean error on left-out branches, in nats per token; NaN if there are none."""
         errors = [abs(branch.predicted.loss - branch.measured) for branch in self.left_out]
         return statistics.fmean(errors) if errors else math.nan
 
@@ -101,15 +101,14 @@ def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
     if not analysis.anneal:
         if analysis.anneal_tokens:
             raise UserError(
-                f"analysis.anneal_tokens names budgets whose loss is to be predicted, and analysis.anneal is empty; "
-                f'set it to "{PREDICT}", or leave analysis.anneal_tokens out.'
+                f"analysis.anneal_tokens names budgets for predicted losses, but analysis.anneal is empty; set it to "
+                f'"{PREDICT}", or remove analysis.anneal_tokens.'
             )
         return
     curve_law(analysis.anneal_law)
     if list(analysis.anneal_tokens) != sorted(set(analysis.anneal_tokens)) or not analysis.anneal_tokens:
         raise UserError(
-            f"analysis.anneal_tokens is {list(analysis.anneal_tokens)}; list each budget whose annealed loss is to be "
-            f"predicted once, in ascending order."
+            f"analysis.anneal_tokens is {list(analysis.anneal_tokens)}; list each budget once, in ascending order."
         )
     for training in trainings:
         _check_recipe(training)
@@ -117,8 +116,8 @@ def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
             _check_budget(training, budget)
         if doubled := training.recipe.of_one_step(analysis.anneal_tokens):
             raise UserError(
-                f"analysis.anneal_tokens has {doubled[0]:,} and {doubled[1]:,}, which are one budget of "
-                f"{training.name}: {_in_steps(training, doubled[0])}; name one of them."
+                f"analysis.anneal_tokens has {doubled[0]:,} and {doubled[1]:,}, which are the same budget for "
+                f"{training.name}: {_in_steps(training, doubled[0])}; list only one of them."
             )
     for budget in analysis.anneal_tokens:
         trained = [training for training in trainings if budget not in _asked(training, analysis)]
@@ -135,18 +134,18 @@ def _check_recipe(training: Training) -> None:
     whys = {
         f"recipe.evaluate_tokens is 0, so its curve has no validation losses; set it to a small part of the shortest "
         f"budget, {recipe.budgets_tokens[0]:,} tokens": not recipe.evaluate_tokens,
-        "optimizer.decay_share is 1: its learning rate has no constant part to leave, as under a cosine; lower it, as "
-        "to 0.2": optimizer.decay_share == 1,
+        "optimizer.decay_share is 1: its learning rate has no constant part, like a cosine schedule; lower it, for "
+        "example to 0.2": optimizer.decay_share == 1,
         "optimizer.final_share is 1: its learning rate never falls, and nothing is annealed; lower it": (
             optimizer.final_share == 1
         ),
-        f"recipe.budgets_tokens has {len(recipe.budgets_tokens)} of them; train {LEAST_BRANCHES} or more, so that each "
-        f"is predicted from others once": len(recipe.budgets_tokens) < LEAST_BRANCHES,
-        "recipe.batch_ramp changes the batch on the way, and laws of curves sum over updates that are alike; leave it "
-        "out": bool(recipe.batch_ramp),
-        "data.decay_mixture changes the text while the rate falls, and laws of curves know rates alone; leave it out": (
-            bool(recipe.data.decay_mixture)
+        f"recipe.budgets_tokens has {len(recipe.budgets_tokens)} budgets; train at least {LEAST_BRANCHES}, so that "
+        "each can be predicted from the others": len(recipe.budgets_tokens) < LEAST_BRANCHES,
+        "recipe.batch_ramp changes the batch size, but curve laws sum over updates of equal batch size; remove it": (
+            bool(recipe.batch_ramp)
         ),
+        "data.decay_mixture changes the text during learning-rate decay, but curve laws model only the learning rate; "
+        "remove it": bool(recipe.data.decay_mixture),
     }
     if why := next((why for why, wrong in whys.items() if wrong), ""):
         raise UserError(f"analysis.anneal predicts from the trunk and branches of {name}: {why}.")
@@ -154,7 +153,7 @@ def _check_recipe(training: Training) -> None:
 
 def _in_steps(training: Training, budget: int) -> str:
     recipe, steps = training.recipe, training.recipe.steps(budget)
-    return f"{steps:,} steps of {recipe.batch_tokens:,} tokens, {recipe.tokens(steps):,} in all"
+    return f"{steps:,} steps of {recipe.batch_tokens:,} tokens({recipe.tokens(steps):,} tokens)"
 
 
 def _check_budget(training: Training, budget: int) -> None:
@@ -162,28 +161,29 @@ def _check_budget(training: Training, budget: int) -> None:
     longest = max(recipe.budgets_tokens)
     if recipe.steps(budget) < 2:
         raise UserError(
-            f"analysis.anneal_tokens has {budget:,}, fewer than two steps of {name}, whose batch has "
-            f"{recipe.batch_tokens:,} tokens; a branch needs one to leave the trunk and one to decay: name budgets "
-            f"between those that are trained."
+            f"analysis.anneal_tokens has {budget:,}, which is less than two steps of {name} with batches of "
+            f"{recipe.batch_tokens:,} tokens. A branch needs a step on the trunk and a decay step; name budgets "
+            "between the trained budgets."
         )
     start = recipe.decay_start(budget)
     if start > recipe.trunk_steps:
         raise UserError(
-            f"analysis.anneal_tokens has {budget:,}, and the longest budget of {name} is {longest:,}: its trunk ends "
-            f"before a branch to {budget:,} could leave it; name budgets up to {longest:,}, or train a longer one."
+            f"analysis.anneal_tokens has {budget:,}, but the longest budget of {name} is {longest:,}, so its trunk "
+            f"ends before a branch to {budget:,} could start. Name budgets up to {longest:,}, or train a longer "
+            "budget."
         )
     measured = max(start // every - -(-recipe.warmup_steps // every) + 1, 0)
     if measured < LEAST_POINTS:
         raise UserError(
             f"analysis.anneal_tokens has {budget:,}, whose branch would leave the trunk of {name} at step {start:,}. "
-            f"Of the trunk, {counted(measured, 'measurement')} would be between its warm-up, which ends at step "
-            f"{recipe.warmup_steps:,}, and that, and {LEAST_POINTS} are needed; name larger budgets, or lower "
-            f"recipe.evaluate_tokens (it is measured every {counted(every, 'step')})."
+            f"Between the end of the warm-up at step {recipe.warmup_steps:,} and this step, the trunk has "
+            f"{counted(measured, 'measurement')}, but {LEAST_POINTS} are needed. Name larger budgets, or lower "
+            f"recipe.evaluate_tokens (now {counted(every, 'step')})."
         )
 
 
 def _asked(training: Training, analysis: Anneals) -> list[int]:
-    """Return the requested budgets to which a model is not trained."""
+    """Return the requested budgets without a trained branch of the model."""
     recipe = training.recipe
     trained = {recipe.steps(budget) for budget in recipe.budgets_tokens}
     return [budget for budget in analysis.anneal_tokens if recipe.steps(budget) not in trained]
@@ -240,7 +240,7 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
     """Read validation losses of a model's trunk and branches. The branches end with the losses of the model's rows.
 
     Raises:
-      UserError: the log is missing, has no validation losses, or has some of another training run.
+      UserError: the log is missing, has no validation losses, or has validation losses of another training run.
     """
     path = folder / "models" / training.name / "metrics.jsonl"
     lines = [line for line in metrics.read(path) if "validation_loss" in line]
@@ -259,21 +259,21 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
         if beyond := [step for step in measured if not phase.start < step <= phase.end]:
             raise UserError(
                 f"{path} has a validation loss of {phase.name} at step {beyond[0]:,}, but {phase.name} has steps "
-                f"{phase.start + 1:,} to {phase.end:,}. The file was changed or belongs to another training. Copy it "
-                f"again from where it was trained, or leave analysis.anneal empty."
+                f"{phase.start + 1:,} to {phase.end:,}. The file was changed or belongs to another training. Copy "
+                "it again from the machine that trained the model, or leave analysis.anneal empty."
             )
         curves.append((phase, curve_of(training, phase, measured)))
     (_, of_trunk), *rest = curves
     if np.sum(of_trunk.steps >= of_trunk.warmup_steps) < LEAST_POINTS:
         raise UserError(
-            f"{path} has no validation losses of the trunk of {training.name}, from which analysis.anneal predicts; "
-            f"bring the file back from where it was trained, or leave analysis.anneal empty."
+            f"{path} has no validation losses of the trunk of {training.name}, which analysis.anneal needs. Copy "
+            "the file again from the machine that trained the model, or leave analysis.anneal empty."
         )
     return of_trunk, [Branch(start=phase.start, curve=curve) for phase, curve in rest]
 
 
 def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) -> LossCurve:
-    """Return a phase's learning-rate schedule from the first update on, with its measured losses."""
+    """Return a phase's loss curve: the learning rates from the first update on, and the measured losses."""
     steps = np.array(sorted(measured), np.int64)
     rates = jax.vmap(phase.schedule.learning_rate)(np.arange(phase.end))
     return LossCurve(
@@ -287,7 +287,9 @@ def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) ->
 def _rows(
     training: Training, runs: run_table.DataFrame, annealed: AnnealedLosses, asked: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return rows of budgets that were not trained: columns common to all of the model's rows, and predicted losses."""
+    """Return rows for untrained budgets: the columns that are equal in all of the model's rows, and predicted
+    losses.
+    """
     recipe, first = training.recipe, runs.iloc[0]
     shared = {name: first[name] for name in runs if runs[name].nunique(dropna=False) == 1}
     _, branches = phases(replace(training, recipe=replace(recipe, budgets_tokens=tuple(asked))))

@@ -38,7 +38,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudEngine:
-    """A service with machines that see the study's folder at a mount."""
+    """A service whose machines see the study's folder at a mount path."""
 
     study_name: str
     mount: Mount
@@ -60,7 +60,7 @@ class CloudEngine:
 
 
 _LONGEST_NAME = 40
-"""Length limit, since JobSet derives names of pods from it, with at most 63 characters."""
+"""Maximum length of a name. JobSet derives pod names from it, which have at most 63 characters."""
 
 
 def kubernetes_name(text: str) -> str:
@@ -78,12 +78,12 @@ def mounted(out: str) -> tuple[Mount, PurePosixPath]:
     ``/b/zhao``.
 
     Raises:
-      UserError: it is a folder of this machine.
+      UserError: the folder is local to this machine.
     """
     protocol, separator, rest = out.partition("://")
     bucket, _, folder = rest.strip("/").partition("/")
     if not separator or not bucket or protocol == "file":
-        raise UserError(f"--out is {out}; machines of a cloud see a bucket, such as gs://BUCKET/STUDY.")
+        raise UserError(f"--out is {out}; cloud machines need a bucket, such as gs://BUCKET/STUDY.")
     path = PurePosixPath("/", bucket)
     return Mount(f"{protocol}://{bucket}", path), path / folder
 
@@ -102,8 +102,8 @@ def holds_corpus(mount: Mount, data: DataConfig) -> bool:
     if here or (any(there) and not all(there)):
         wrong = [*here, *(source for source, is_there in zip(sources, there, strict=True) if not is_there)][0]
         raise UserError(
-            f"{wrong} is on this machine alone; copy it into {mount.source} and name it as all machines see it, "
-            f"{mount.path}/…, or give text, which is prepared here and copied."
+            f"{wrong} is only on this machine. Copy it into {mount.source} and give its path on the cloud machines, "
+            f"{mount.path}/…; or give a text source, which is prepared on this machine and copied."
         )
     return all(there)
 
@@ -134,7 +134,7 @@ def run(command: Sequence[str], refused: str, given: str | None = None) -> str:
 
 
 def chips_per_host(topology: Topology) -> int:
-    """Return the chips of each machine: four, or all chips of a single-machine slice with one or, on a flat torus,
+    """Return the number of chips per machine: four, except for single-machine slices with one chip or, on a 2D torus,
     eight.
     """
     alone = (1, 4, 8) if len(topology.shape) == 2 else (4,)
@@ -148,14 +148,14 @@ def rentable(chip: str) -> list[Topology]:
 
 
 def cloud_tpu_type(topology: Topology) -> str:
-    """Return Cloud TPU's name of a slice's size: ``v5p-128`` has 64 chips, ``v5litepod-16`` has 16."""
+    """Return Cloud TPU's name for a slice size: ``v5p-128`` has 64 chips, ``v5litepod-16`` has 16."""
     if topology.chip_name in _CORES_IN_NAME:
         return f"{topology.chip_name}-{2 * topology.chips_of_slice}"
     return f"{'v5litepod' if topology.chip_name == 'v5e' else topology.chip_name}-{topology.chips_of_slice}"
 
 
 def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
-    """Return the environment variable with XLA's options for the chip, which applies to all programs but the step."""
+    """Return the environment variable with the chip's XLA options, which applies to all programs except the step."""
     flags = as_flags(options_of(topology.chip_name, training.recipe.runtime))
     return {"LIBTPU_INIT_ARGS": flags} if flags else {}
 

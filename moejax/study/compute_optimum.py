@@ -1,4 +1,4 @@
-"""Find the best model for a budget by a fitted law, and check its closed form by autodiff and search."""
+"""Find the best model for a budget with a fitted law, and check the closed-form optimum by autodiff and search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from moejax.laws.decision import DecisionRule
 from moejax.laws.law import Law
 
 ClaimOf = Callable[[Any], Claim]
-"""A function from a law to the claim about its optimum at one budget."""
+"""A function that returns a law's claim about its optimum at one budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ComputeOptimum:
 
     law: str
     expansion: float
-    """Ratio of total to active parameters of the models; 1 if dense, or if the law does not use it."""
+    """Ratio of total to active parameters of the models; 1 for dense models, or if the law does not use the ratio."""
     flops: float
     statement: str
     checked: Checked
@@ -37,17 +37,17 @@ class ComputeOptimum:
     few: str = ""
     """Clause stating that the models are too few for intervals; empty if they suffice."""
     prices: dict[str, float] = field(default_factory=dict)
-    """Shadow prices: change of the minimal loss in nats per token, per e-fold of ``flops``. If ``expansion`` is above
-    1, also per e-fold of it. Everything else is optimal.
+    """Shadow prices: change of the minimal loss, in nats per token, per e-fold of ``flops`` and, if above 1, per e-fold
+    of ``expansion``. Everything else is kept optimal.
     """
     extrapolation: float
-    """Budget over the largest fitted run, both counted as 6 · active parameters · tokens."""
+    """Ratio of the budget to the largest fitted run's compute, counted as 6 · active parameters · tokens."""
 
 
 def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    """Return the optima with a closed form for a law, by expansion; empty for a law that does not split a budget.
+    """Return a law's closed-form optima, by expansion; empty for a law that does not split a budget.
 
-    A law of mixtures of experts gets the largest expansion and 1, the dense baseline.
+    A law with an expansion gets two optima: at the largest expansion, and at 1, the dense baseline.
     """
     rule = _split_rule(law_name)
     if rule is None:
@@ -57,7 +57,7 @@ def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[f
 
 
 def _split_rule(law_name: str) -> DecisionRule | None:
-    """Return the rule by which a law splits a budget in closed form, for any model or at one expansion."""
+    """Return the rule with which a law splits a budget in closed form, for any model or at a given expansion."""
     for rule in DECISIONS.get(LAWS[law_name], ()):
         if rule.claim is not None and rule.given in (("flops",), ("flops", "expansion")):
             return rule
@@ -93,7 +93,7 @@ def decide(
 
 
 def family(decision: ComputeOptimum) -> str:
-    """Return the models that a decision concerns: dense, a ratio of total to active parameters, or any ratio."""
+    """Describe the models that a decision concerns: dense, a ratio of total to active parameters, or any ratio."""
     rule = _split_rule(decision.law)
     if rule is None or "expansion" not in rule.given:
         return "any expansion"

@@ -1,8 +1,8 @@
 """Evaluate a study's checkpoints on downstream tasks after training, and write a table of scores.
 
-``downstream/MODEL/TOKENS.TASK.json`` has the score of one checkpoint in one task, with everything that determines it:
-the task, its shots and files, and the run. Existing scores are kept; scores of other settings are computed again.
-``scores.parquet`` has a row per model, budget and task, with the run's loss and sizes and the fitted error.
+``downstream/MODEL/TOKENS.TASK.json`` has the score of one checkpoint in one task, with everything that determines the
+score: the task, its shots and files, and the run. Existing scores are kept; scores with other settings are computed
+again. ``scores.parquet`` has a row per model, budget and task, with the run's loss and sizes, and the fitted error.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class AskedScore:
         return one.study / FOLDER / one.training.name / f"{one.row['tokens']}.{name}.json"
 
     def stored(self) -> dict[str, Any] | None:
-        """Return the content of the file. Return None if there is none, or if it has other settings.
+        """Return the content of the file; None if there is no file, or if it was computed with other settings.
 
         Task files that are absent on this machine count as unchanged.
 
@@ -99,14 +99,14 @@ class AskedScore:
         """
         if not self.file.is_file():
             return None
-        kept = read_json(self.file, {"asked": dict, "results": dict}, remedy="remove it, and it is asked again")
+        kept = read_json(self.file, {"asked": dict, "results": dict}, remedy="remove it to evaluate the task again")
         before = kept["asked"] if self.decides["files"] is not None else {**kept["asked"], "files": None}
         return kept if before == self.decides else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownstreamScores:
-    """Scores of a study's checkpoints, and their relation to the loss."""
+    """Scores of a study's checkpoints, and their fitted relation to the loss."""
 
     scores: run_table.DataFrame
     """Table with a row per model, budget and task."""
@@ -120,7 +120,7 @@ class DownstreamScores:
 
 
 def asked_tasks(study: Study) -> list[EvaluationTask]:
-    """Return the tasks for every checkpoint."""
+    """Return the tasks on which every checkpoint is evaluated."""
     asked = study.downstream
     shots = None if asked.num_fewshot < 0 else asked.num_fewshot
     tasks = [EvaluationTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
@@ -128,7 +128,7 @@ def asked_tasks(study: Study) -> list[EvaluationTask]:
         tasks += suite_of(asked.suite).run_here
     if doubled := [one.task for one in tasks if sum(one.task == other.task for other in tasks) > 1]:
         raise UserError(
-            f"downstream.tasks has {doubled[0]}, which the suite {asked.suite} has too; name every task once."
+            f"downstream.tasks has {doubled[0]}, which the suite {asked.suite} also contains; name every task once."
         )
     return tasks
 
@@ -144,7 +144,7 @@ def has_harness() -> bool:
 
 
 def check_tasks(study: Study, folder: Path) -> None:
-    """Raise ``UserError`` before training if a task that remains cannot be loaded, or if the table of scores was
+    """Raise ``UserError`` before training if a task without a score cannot be loaded, or if the score table was
     modified.
     """
     check_as_written(folder / TABLE)
@@ -161,8 +161,8 @@ def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int
     """Compute the missing scores of all checkpoints, write the table, and return the number of new scores.
 
     Raises:
-      UserError: a task is not installed or cannot be loaded, or a checkpoint is missing, before anything is written; or
-        a file is damaged.
+      UserError: a task is not installed or cannot be loaded, or a checkpoint is missing (nothing is written in these
+        cases); or a file is damaged.
     """
     check_as_written(folder / TABLE)
     asked, missing = asked_tasks(study), _missing(study, folder)
@@ -192,9 +192,9 @@ def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
     names = [one.name for one in wanted if not one.folder.is_dir() or not finished_steps(one.folder)]
     if names:
         raise UserError(
-            f"{counted(len(names), 'checkpoint')} of {len(wanted)} to be asked the tasks of downstream cannot be found "
-            f"in {wanted[0].study}/models: {some(names)}. Bring them back from where they were trained, or leave "
-            f"downstream.tasks and downstream.suite empty."
+            f"{counted(len(names), 'checkpoint')} of {len(wanted)} for the downstream tasks cannot be found in "
+            f"{wanted[0].study}/models: {some(names)}. Copy them again from the machine that trained them, or leave "
+            "downstream.tasks and downstream.suite empty."
         )
 
 
@@ -203,7 +203,7 @@ def _within(update: ProgressCallback, done: int, total: int, where: str) -> Prog
 
 
 def write_scores(study: Study, folder: Path) -> Path | None:
-    """Gather the scores of a study's folder into its table. Return None if there are none."""
+    """Gather the scores of a study's folder into its table; return None if there are no scores."""
     groups = study.groups()
     rows = [
         {"study": study.name, **_row(one, stored), "group": groups[one.checkpoint.training.name]}
@@ -276,9 +276,9 @@ def _text(folder: Path) -> str | None:
 
 
 def _files(folder: str, task: str) -> str | None:
-    """Return the SHA-256 of a folder of task files if it contains the task, so that changed tasks are evaluated again.
+    """Return the SHA-256 of a folder of task files if it contains the task, so that a changed task is evaluated again.
 
-    The result is empty for a task of the harness, and None if the folder is not on this machine.
+    The result is empty for one of the harness's own tasks, and None if the folder is not on this machine.
     """
     if not folder:
         return ""
@@ -295,23 +295,23 @@ def _files(folder: str, task: str) -> str | None:
 
 
 Ask = Callable[[LoadedModel, ProgressCallback], dict[str, Any]]
-"""``ask(model, update)``: return the stored results of one task."""
+"""Function ``ask(model, update)`` that evaluates one task and returns the results to store."""
 
 
 def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[str, Ask]:
-    """Return the function that evaluates each task."""
+    """Return, by task, the function that evaluates it."""
     harness = [one.task for one in asked if of_harness(one)]
     if harness and not has_harness():
         raise UserError(
-            f"The study asks its checkpoints {some(harness)}, of lm-evaluation-harness, which is not installed; "
-            f"pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
+            f"The study's downstream tasks {some(harness)} need lm-evaluation-harness, which is not installed. Run "
+            "pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
             f"({validation_choices.NAME} needs no harness)."
         )
     tokenizer = study.recipe.data.tokenizer or ""
     if harness and tokenizer.partition(":")[0] == "ids":
         raise UserError(
-            f"recipe.data.tokenizer is {tokenizer}, which has no text, so that no checkpoint can be asked "
-            f"{some(harness)}; name the tokenizer.json, or ask {validation_choices.NAME} alone."
+            f"recipe.data.tokenizer is {tokenizer}, which cannot encode text, so the tasks {some(harness)} cannot "
+            f"be evaluated. Name the tokenizer.json, or use only the task {validation_choices.NAME}."
         )
     return {one.task: _ask_harness(study, one) if of_harness(one) else _ask_choices(study, folder) for one in asked}
 
@@ -356,8 +356,8 @@ def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
     def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
         if loaded.tokenizer is None:
             raise UserError(
-                f"The tokenizer of {study.name} is not in its folder any more, so it cannot be asked {asked.task}; "
-                f"bring {study.name}'s data/ back, or leave {asked.task} out of downstream."
+                f"The tokenizer of {study.name} is no longer in its folder, so the task {asked.task} cannot be "
+                f"evaluated. Restore the data/ folder of {study.name}, or remove {asked.task} from downstream."
             )
         model = HarnessModel(
             _language_model(study, loaded, loaded.sequence_length or DEFAULT_LENGTH),

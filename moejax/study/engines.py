@@ -33,7 +33,7 @@ from moejax.study.slurm import SlurmExecutor
 from moejax.study.study import Study
 
 GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
-"""SkyPilot's names of chips."""
+"""SkyPilot's names for GPUs."""
 
 _RESOURCES = "--nodes and --chips-per-node"
 SET_BY_LAUNCH = {
@@ -45,12 +45,14 @@ SET_BY_LAUNCH = {
     "signal": "--grace",
     "array": "--at-a-time",
 }
-"""Options of sbatch that ``--set`` refuses, with the option that sets them. The mesh was checked for these devices."""
+"""Options of sbatch that ``--set`` refuses, with the moejax option that sets them. The mesh was checked for the devices
+that these options request.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Settings of every engine; the options of ``moejax launch`` describe them."""
+    """Settings that all engines have; the options of ``moejax launch`` describe them."""
 
     chip: str | None
     mfu: float
@@ -103,10 +105,10 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
     """Return Slurm's executor, and all training runs with their resources.
 
     Raises:
-      UserError: the options are invalid, or a training run fits on no number of chips.
+      UserError: the options are invalid, or no number of chips fits a training run.
     """
     if is_remote(out):
-        raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
+        raise UserError(f"--out is {out}; Slurm jobs need a folder that all nodes share.")
     folder = Path(out).absolute()
     tasks = _tasks(study, folder, _slurm_resources(options, study))
     executor = SlurmExecutor(
@@ -131,9 +133,9 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
         if not value:
             raise UserError(f"--set {key} has no value; give KEY=VALUE.")
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            raise UserError(f"--set {pair}: {key!r} is not an option of sbatch; give KEY=VALUE, as in partition=gpu.")
+            raise UserError(f"--set {pair}: {key!r} is not an sbatch option; give KEY=VALUE, such as partition=gpu.")
         if name in SET_BY_LAUNCH:
-            raise UserError(f"--set {pair}: {SET_BY_LAUNCH[name]} says what sbatch is given as --{name}.")
+            raise UserError(f"--set {pair}: sbatch's --{name} is set by {SET_BY_LAUNCH[name]}; use that option.")
         if name in settings:
             raise UserError(f"--set {name} was given twice; give it once.")
         settings[name] = value
@@ -159,7 +161,9 @@ def _slurm_resources(options: SlurmOptions, study: Study) -> dict[str, ResourceR
         )
         return dict.fromkeys(study.models, one)
     if (options.chip or "").lower() in GKE_ACCELERATORS:
-        raise UserError(f"{options.chip} is a TPU, and Slurm's jobs train on NVIDIA GPUs; name one, or --chip cpu.")
+        raise UserError(
+            f"{options.chip} is a TPU, but Slurm jobs train on NVIDIA GPUs; name a GPU with --chip, or give --chip cpu."
+        )
     return {
         # Each of JAX's processes under Slurm has one GPU.
         name: replace(
@@ -177,20 +181,22 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
     """Return the engine for Google Kubernetes Engine, and all training runs with their slices.
 
     Raises:
-      UserError: the options are invalid, or a training run fits on no slice.
+      UserError: the options are invalid, or no slice fits a training run.
     """
     if options.volume:
         claim, _, path = options.volume.partition(":")
         if not claim or not path.startswith("/") or not PurePosixPath(normpath(out)).is_relative_to(normpath(path)):
             raise UserError(
-                f"--volume is {options.volume} and --out {out}; give CLAIM:PATH, and a folder below PATH, where this "
-                f"machine has it mounted too."
+                f"--volume is {options.volume} and --out {out}; give --volume CLAIM:PATH and an --out below PATH, "
+                "where the volume must also be mounted on this machine."
             )
         mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
     else:
         mount, folder = mounted(out)
         if mount.source.startswith("s3"):
-            raise UserError(f"--out is {out}; GKE mounts buckets of Google's: give gs://BUCKET/STUDY, or --volume.")
+            raise UserError(
+                f"--out is {out}; GKE mounts Google Cloud Storage buckets, so give gs://BUCKET/STUDY, or --volume."
+            )
     for option in ("namespace", "service_account", "queue"):
         check_name(f"--{option.replace('_', '-')}", getattr(options, option))
     tasks = _tasks(study, folder, _tpu_resources(options, study, options.chip or "v5p"))
@@ -212,11 +218,12 @@ def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) ->
     asked = parse(options.topology) if options.topology else None
     if asked and options.chip and options.chip.lower() != asked.chip_name:
         raise UserError(
-            f"--topology is {asked.name} and --chip {options.chip}; a topology names its chip: leave out --chip."
+            f"--topology is {asked.name} and --chip {options.chip}; a topology already names its chip, so leave out "
+            "--chip."
         )
     name = asked.chip_name if asked else chip.lower()
     if name not in GKE_ACCELERATORS:
-        raise UserError(f"{name} is not a TPU that can be rented; choose {', '.join(GKE_ACCELERATORS)}.")
+        raise UserError(f"{name} is not a TPU that GKE offers; choose {', '.join(GKE_ACCELERATORS)}.")
     if asked and replace(asked, slices=1) not in rentable(name):
         raise UserError(f"{asked.name} is not a whole machine; the smallest slice is {rentable(name)[0].name}.")
     topologies = [asked] if asked else rentable(name)
@@ -254,19 +261,20 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
     """Return the engine for SkyPilot, and all training runs with their resources.
 
     Raises:
-      UserError: the options are invalid, or a training run fits on no number of chips.
+      UserError: the options are invalid, or no number of chips fits a training run.
     """
     mount, folder = mounted(out)
     chip = (options.topology or options.chip or "h100").lower().partition(":")[0]
     if options.topology and parse(options.topology).slices > 1:
         raise UserError(
-            f"--topology is {options.topology}; SkyPilot is asked for one slice, and moejax launch gke for several."
+            f"--topology is {options.topology}; moejax launch sky can request only one slice; use moejax launch gke "
+            "for several."
         )
     if options.topology or chip in GKE_ACCELERATORS:
         if options.nodes:
             raise UserError(
-                f"--nodes is {options.nodes} and the chip {chip}; it counts machines of GPUs: give the slice of TPUs "
-                f"with --topology, or a GPU with --chip."
+                f"--nodes is {options.nodes} and the chip is {chip}, but --nodes counts GPU machines. Give the TPU "
+                "slice with --topology, or a GPU with --chip."
             )
         resources = _tpu_resources(options, study, chip)
     elif chip in GPUS:

@@ -1,4 +1,4 @@
-"""Count and price the runs of a study before training, without reading data, and derive resource requests."""
+"""Count the runs of a study and estimate their cost before training, without reading data; derive resource requests."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 USABLE_MEMORY = 0.9
-"""Share of a chip's memory for arrays; the program and fragmentation take the rest."""
+"""Share of a chip's memory that arrays can use; the program and fragmentation use the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatedRun:
-    """A future row of the run table: a model at one budget."""
+    """A planned row of the run table: a model at one budget."""
 
     model: str
     params_total: int
     params_active: int
     tokens: int
     flops: float
-    """FLOPs of a training run to this budget alone. Budgets that share a trunk cost less together."""
+    """FLOPs of training only to this budget. Budgets that share a trunk cost less together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +56,16 @@ class EstimatedTraining:
     batch_tokens: int
     learning_rate: float
     flops: float
-    """FLOPs of the trunk and all branches as laws count them, with the masked half of the attention scores."""
+    """FLOPs of the trunk and all branches, counted like in laws, with the masked half of the attention scores."""
     state_bytes: float
-    """Parameters, gradients and AdamW's moments, over all chips."""
+    """Bytes of parameters, gradients and AdamW's moments, summed over all chips."""
     sequence_bytes: float
-    """Bytes of activations in bfloat16 and logits of one sequence with full rematerialization, the minimum on
-    one chip.
+    """Bytes of one sequence's bfloat16 activations and logits with full rematerialization: the minimum on one chip.
     """
     chips_at_least: int | None
-    """Minimum number of chips that hold the evenly sharded state and one sequence each; None if no number suffices."""
+    """Minimum number of chips that hold an even shard of the state and one sequence each; None if no number
+    suffices.
+    """
     chip_hours: float
     cost: float | None
     note: str
@@ -78,9 +79,9 @@ class EstimatedDownstream:
     """Number of tasks and groups of tasks."""
     checkpoints: int
     flops_per_token: float
-    """Forward FLOPs per token of a task's texts, over all checkpoints; not in the study's totals."""
+    """Forward FLOPs per token of task text, summed over all checkpoints; the study's totals exclude them."""
     needs_harness: bool
-    """True if a task belongs to lm-evaluation-harness."""
+    """True if a task needs lm-evaluation-harness."""
     has_harness: bool
     """True if lm-evaluation-harness is installed."""
 
@@ -97,19 +98,19 @@ class StudyEstimate:
     study: str
     chip: Chip
     mfu: float
-    """Assumed model FLOPs utilization: the share of the chip's peak that required products reach. The masked half of
-    the attention scores does not count, as in training runs and plans.
+    """Assumed model FLOPs utilization (MFU): the rate of the model's FLOPs as a share of the chip's peak. The masked
+    half of the attention scores does not count, like in training runs and plans.
     """
     price: float | None
     """Price of one chip per hour."""
     trainings: list[EstimatedTraining]
     runs: list[EstimatedRun]
     downstream: EstimatedDownstream | None
-    """None if there are no tasks."""
+    """Downstream evaluation; None if the study has no tasks."""
 
     @property
     def totals(self) -> dict[str, float]:
-        """Sums over the study, by the names that ``Stated.quantity`` uses."""
+        """Sums over the study, by the names in ``Stated.quantity``."""
         sums = {
             "models": float(len(self.trainings)),
             "runs": float(len(self.runs)),
@@ -129,9 +130,9 @@ def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None
     """
     study.check()
     if not 0 < mfu <= 1:
-        raise UserError(f"The MFU is {mfu:g}; give the share of the peak that is reached, above 0 and at most 1.")
+        raise UserError(f"The MFU is {mfu:g}; give the reached share of the peak, above 0 and at most 1.")
     if price is not None and not price >= 0:
-        raise UserError(f"The price is {price:g}; give what one chip costs an hour, at least 0.")
+        raise UserError(f"The price is {price:g}; give the price of one chip per hour, at least 0.")
     order = {name: place for place, name in enumerate(study.models)}
     trainings = sorted(study.trainings(), key=lambda training: order[training.name])
     return StudyEstimate(
@@ -192,7 +193,7 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
 
 
 def _decay_note(recipe: Recipe) -> str:
-    """Return the tokens that branches read from ``data.decay_mixture``, as text; empty if there is none."""
+    """Return a text about the tokens that branches read from ``data.decay_mixture``; empty if there are none."""
     weights = recipe.data.decay_mixture
     if not weights:
         return ""
@@ -219,9 +220,9 @@ def _runs(training: Training) -> list[EstimatedRun]:
 
 
 MOST_MINUTES = 24 * 60
-"""A job that is not done after a day is queued again, to make room for others."""
+"""Maximum time limit of a job. A job that is not done after a day is queued again, so that other jobs can start."""
 LEAST_MINUTES = 30
-"""Time for compilation, which dominates for small models."""
+"""Minimum time limit of a job. It allows for compilation, which dominates for small models."""
 SLACK = 2.0
 """Ratio of the time limit to the estimated time; a stopped job resumes later."""
 MOST_CHIPS = 1 << 16
@@ -248,7 +249,7 @@ class ResourceRequest:
 
 
 def gpu_sizes(per_node: int) -> list[int]:
-    """Return the available numbers of GPUs in ascending order: a part of a machine, or whole machines."""
+    """Return the possible numbers of GPUs in ascending order: a part of a machine, or whole machines."""
     return [*(size for size in (1, 2, 4, 8) if size < per_node), *range(per_node, MOST_CHIPS, per_node)]
 
 
@@ -256,7 +257,7 @@ def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, in
     """Return the sizes of a training run's mesh axes on ``devices`` devices.
 
     Raises:
-      UserError: the mesh or a batch does not divide into them.
+      UserError: the mesh or a batch cannot be split over the devices.
     """
     shape = training.recipe.mesh.sizes(devices, slices)
     training.check_mesh(AbstractMesh(shape, MESH_AXES))
@@ -272,16 +273,16 @@ def chips_for(
     one number is available, an excess is only a warning.
 
     Raises:
-      UserError: no number fits, or the device has no products of the requested 8-bit type.
+      UserError: no number fits, or the device does not support matmuls in the requested 8-bit type.
     """
     mesh, name = training.recipe.mesh, training.name
     check_products(training.recipe.runtime, device)
     if estimated.chips_at_least is None:
-        raise UserError(f"{name}: one sequence needs more memory than a chip has; take another --chip.")
+        raise UserError(f"{name}: one sequence needs more memory than a chip has; choose another --chip.")
     if estimated.chips_at_least > 1 and mesh.fsdp == mesh.expert == mesh.tensor == 1:
         raise UserError(
-            f"{name} needs {estimated.chips_at_least} chips to hold its state, but with recipe.mesh.fsdp=1 each chip "
-            f"holds all of it: spread it with --config.recipe.mesh.fsdp=-1 --config.recipe.mesh.data=1."
+            f"{name} needs {estimated.chips_at_least} chips to hold its state, but with recipe.mesh.fsdp=1 each "
+            "chip holds the whole state. Shard it with --config.recipe.mesh.fsdp=-1 --config.recipe.mesh.data=1."
         )
     asked, why = list(sizes), ""
     needed: dict[int, float] = {}
@@ -298,17 +299,16 @@ def chips_for(
     if not needed:
         least, named = f"{name} needs at least {estimated.chips_at_least} chips", len(asked) == 1
         raise UserError(
-            f"{least}, and {asked[0]:,}, which were asked for, will not do; ask for another number, or change "
+            f"{least}, and the requested number, {asked[0]:,}, does not work. Request another number, or change "
             f"recipe.mesh or batch_tokens.{why}"
             if named
-            else f"{least}, and no number of them that can be had will do; change recipe.mesh, batch_tokens or --chip."
-            f"{why}"
+            else f"{least}, and no available number of chips works. Change recipe.mesh, batch_tokens or --chip.{why}"
         )
     least = min(needed, key=lambda size: needed[size])
     said = (
-        f"{name}: by arithmetic a step takes {needed[least] / 1e9:,.0f} GB on each of {least:,} chips, and "
-        f"{ROOM:.0%} of {device.name} is {ROOM * device.memory_bytes / 1e9:,.0f} GB; choose another "
-        f"recipe.mesh, recipe.runtime.remat or recipe.microbatches, of which moejax plan --search finds those that fit"
+        f"{name}: a step needs an estimated {needed[least] / 1e9:,.0f} GB on each of {least:,} chips, but "
+        f"{ROOM:.0%} of {device.name} is {ROOM * device.memory_bytes / 1e9:,.0f} GB. Choose another recipe.mesh, "
+        "recipe.runtime.remat or recipe.microbatches (moejax plan --search finds values that fit)"
     )
     if len(asked) > 1:
         raise UserError(f"{said}, or name the number of chips yourself.")

@@ -2,9 +2,9 @@
 
 On every engine a training run is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data --programs
 STUDY/programs``. It reads its training from the folder, resumes from the latest checkpoint, and writes a file per row.
-An engine only starts the command on some machine, so a study may move from one engine to another.
+An engine only starts this command on some machine, so a study may move from one engine to another.
 
-Here the engine is this machine: a process per training, a core per process, as many at a time as cores.
+This module's own engine is the local machine: it runs one process per training and one process per core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Task:
     """The study's folder, as seen by the machine that trains."""
     resources: ResourceRequest = field(default_factory=ResourceRequest)
     beside: tuple[Training, ...] = ()
-    """Training runs that differ only in seed, learning rate and weight decay, vmapped with this one in one process."""
+    """Further training runs, which differ only in seed, learning rate and weight decay and are vmapped with this
+    one.
+    """
 
     @property
     def name(self) -> str:
@@ -62,11 +64,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A task that an engine no longer works on."""
+    """A task that has ended on its engine."""
 
     task: Task
     why: str = ""
-    """Reason of the failure; empty if the task succeeded."""
+    """Reason for the failure; empty if the task succeeded."""
     users_mistake: bool = False
 
 
@@ -86,7 +88,7 @@ class Engine(Protocol):
         """Submit tasks without waiting, and return the engine's id of each task, by model.
 
         Raises:
-          UserError: the engine is not available, or refuses.
+          UserError: the engine is not available, or refuses the tasks.
         """
         ...
 
@@ -110,8 +112,8 @@ def train_all(
     """Submit tasks and wait until all have ended. ``state`` returns their progress.
 
     Raises:
-      UserError: training runs failed; the message names them and the reasons. All others are done.
-      ChildError: the same, if a failure was not only a mistake of the user.
+      UserError: training runs failed; the message names them and the reasons. All other training runs are done.
+      ChildError: training runs failed, and not only because of user mistakes.
     """
     left, failures = len(tasks), []
     try:
@@ -126,13 +128,13 @@ def train_all(
         executor.stop()
     if failures:
         why = list(dict.fromkeys(end.why for end in failures))
-        message = f"{len(failures)} of {len(tasks)} trainings failed: {' '.join(why)}"
+        message = f"{len(failures)} of {len(tasks)} training runs failed: {' '.join(why)}"
         raise UserError(message) if all(end.users_mistake for end in failures) else ChildError(message)
 
 
 USERS_MISTAKE = 2
 FULL_BYTES = 2**16
-"""Free bytes below which a disk counts as full. A process may have been unable to log that the disk is full."""
+"""Free bytes below which a disk counts as full, because a process on a full disk may be unable to log the reason."""
 
 
 def cores() -> list[int]:
@@ -141,9 +143,10 @@ def cores() -> list[int]:
 
 
 def slots(workers: int | None) -> list[int | None]:
-    """Return a core per worker, by default one worker per core. On an accelerator, return one worker on any core.
+    """Return the core of each worker, by default one worker per core. With an accelerator, return one worker on any
+    core.
 
-    Workers run on the CPU unless JAX_PLATFORMS names something else.
+    Workers run on the CPU unless JAX_PLATFORMS names another platform.
     """
     if os.environ.get("JAX_PLATFORMS", "cpu") != "cpu":
         return [None]
@@ -152,7 +155,7 @@ def slots(workers: int | None) -> list[int | None]:
 
 
 class LocalExecutor:
-    """Processes on this machine. They end whenever this process ends."""
+    """Engine that runs processes on this machine. They end when this process ends."""
 
     def __init__(self, workers: int | None = None):
         self._free = slots(workers)
@@ -167,13 +170,13 @@ class LocalExecutor:
         """Do nothing: this machine is always available."""
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Start one process per free core; ``ended`` starts the others in order."""
+        """Start one process per free core; ``ended`` starts the remaining tasks in order."""
         self._waiting += tasks
         self._start()
         return {task.name: task.name for task in tasks}
 
     def ended(self) -> list[Ended]:
-        """Return the tasks whose processes have ended, and start others on their cores."""
+        """Return the tasks whose processes have ended, and start waiting tasks on their cores."""
         finished = []
         for process in [process for process in self._running if process.poll() is not None]:
             task, core, said_before = self._running.pop(process)
@@ -219,7 +222,7 @@ def _process(task: Task, core: int | None) -> subprocess.Popen[bytes]:
 
 
 def _is_full(path: Path) -> bool:
-    """Return whether the disk of a file has no room for a line and a checkpoint's smallest file."""
+    """Return whether a file's disk has no space for a log line and a checkpoint's smallest file."""
     return shutil.disk_usage(path.parent).free < FULL_BYTES
 
 

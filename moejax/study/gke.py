@@ -1,7 +1,7 @@
 """Run a study's training runs on TPU slices of Google Kubernetes Engine, with one JobSet each.
 
 A JobSet restarts as a whole whenever one of its machines is lost or preempted, and the training resumes from its latest
-checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
+checkpoint. A user mistake (status 2) or a bug of moejax (status 1) ends it at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _CONTAINER = "train"
 
 @dataclass(frozen=True, kw_only=True)
 class GkeEngine(CloudEngine):
-    """Slices of the cluster in the current context of ``kubectl``."""
+    """Engine that uses TPU slices of the cluster in the current ``kubectl`` context."""
 
     image: str
     """Container image with moejax and JAX for TPUs."""
     namespace: str = "default"
     service_account: str | None = None
     queue: str | None = None
-    """Local queue of Kueue."""
+    """Name of Kueue's local queue; None without Kueue."""
     spot: bool = False
 
     def describe(self, tasks: Sequence[Task]) -> str:
@@ -51,20 +51,20 @@ class GkeEngine(CloudEngine):
         return as_yaml([self.manifest(task) for task in tasks])
 
     def check(self) -> None:
-        """Raise ``UserError`` if the cluster cannot be reached from here."""
+        """Raise ``UserError`` if kubectl is not installed."""
         if shutil.which("kubectl") is None:
-            gcloud = "" if shutil.which("gcloud") else " (and gcloud, which installs it, is not either)"
+            gcloud = "" if shutil.which("gcloud") else " (nor is gcloud, which can install it)"
             raise UserError(
-                f"kubectl is not on this machine{gcloud}; install Google Cloud's SDK, then gcloud components install "
-                f"kubectl and gcloud container clusters get-credentials CLUSTER; or run this command on a "
-                f"machine that has it."
+                f"kubectl is not installed on this machine{gcloud}. Install Google Cloud's SDK, then run gcloud "
+                "components install kubectl and gcloud container clusters get-credentials CLUSTER; or run this "
+                "command on a machine with kubectl."
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
         """Apply the manifests. A running JobSet stays unchanged; one that has ended is deleted and replaced.
 
         Raises:
-          UserError: there is no cluster, or it refuses.
+          UserError: the cluster cannot be reached, or refuses the manifests.
         """
         self.check()
         names = {self.name(task) for task in tasks}
@@ -77,7 +77,9 @@ class GkeEngine(CloudEngine):
 
     def _jobsets(self) -> list[Any]:
         said = _kubectl("get", "jobsets", f"--namespace={self.namespace}", "--output=json")
-        return foreign_json(said, "What kubectl said of JobSets", shape={"items": list}, remedy="try it again")["items"]
+        return foreign_json(said, "The output of kubectl about JobSets", shape={"items": list}, remedy="try it again")[
+            "items"
+        ]
 
     def manifest(self, task: Task) -> dict[str, Any]:
         """Return the JobSet of a training run."""

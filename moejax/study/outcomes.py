@@ -1,8 +1,8 @@
-"""Try the possible outcomes of a study's stages before training: each model that may win a stage is tried as its
+"""Try the possible outcomes of a study's stages before training: each model that may win a stage is treated as the
 winner.
 
-The function of a stage reads rows that do not exist yet. It receives rows with made-up losses, so that one model after
-another wins, and the resulting stage is checked as a study is.
+A stage's function reads rows that do not exist yet. It receives rows with artificial losses, so that each model wins in
+turn, and the resulting stage is checked like a study.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moejax.train.directory.row import MEASURED, known_columns
 from moejax.wording import counted, told
 
 MOST_MODELS = 500
-"""Maximum number of models that are made and checked, which takes some seconds."""
+"""Maximum number of models that are made and checked; this takes some seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,39 +29,39 @@ class Outcomes:
     """The outcomes that were tried."""
 
     expected: Study
-    """The study if each stage's expected model wins it, up to the first stage without an expected model. Notes of the
-    later stages' models state this.
+    """The study if each stage's expected model wins, up to the first stage without an expected model. Notes on the
+    later stages' models state this assumption.
     """
     tried: int
-    """Number of stages made from a winner of the previous stage."""
+    """Number of stages that were made from a possible winner of the previous stage."""
     left: int
-    """Number of winners that were not tried. Each may lead to further ones in later stages."""
+    """Number of possible winners that were not tried. Each may lead to further possible winners in later stages."""
 
     @property
     def said(self) -> str:
-        """A sentence about the tried outcomes; empty if the study has nothing to try."""
+        """A sentence about the tried outcomes; empty if there are no outcomes to try."""
         if not self.tried:
             return ""
         made = "Stages were made and checked for"
         if not self.left:
             return f"{made} every possible winner, {self.tried:,} in all."
         return (
-            f"{made} {counted(self.tried, 'possible winner')}, the expected ones first; what is made from "
-            f"{self.left:,} or more others is checked when they win."
+            f"{made} {counted(self.tried, 'possible winner')}, expected winners first. Stages made from "
+            f"{self.left:,} or more other possible winners are checked when they win."
         )
 
 
 def try_outcomes(
     study: Study, check: Callable[[Study], None] = lambda study: None, *, most_models: int = MOST_MODELS
 ) -> Outcomes:
-    """Make the unknown stages from every model that may win the previous stage, and check the results.
+    """Make the unknown stages from every possible winner of the previous stage, and check the results.
 
-    The first outcomes are those in which the expected model, or else the first one, wins every stage. Outcomes with one
-    surprise follow, and so on.
+    The first outcome is that the expected model, or else the first model, wins every stage. Outcomes with one
+    unexpected winner follow, then outcomes with two, and so on.
 
     Args:
       check: a further check of the study with one more stage.
-      most_models: once this many models were made, no more outcomes are tried.
+      most_models: number of models after which no more outcomes are tried.
 
     Raises:
       UserError: a stage cannot be made from a winner, or has models that cannot be trained.
@@ -87,17 +87,17 @@ def try_outcomes(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """A study up to a stage without rows, from which the next stage is to be made."""
+    """A study up to a stage without rows, for trying how the next stage is made."""
 
     study: Study
     number: int
-    """Number of the stage to be made."""
+    """Index of the stage to be made."""
     winners: list[str]
     """Models that may win the previous stage, the expected one first."""
     rows: list[dict[str, Any]]
-    """Columns of all of its runs that are known before training."""
+    """Rows of the previous stage's runs, with the columns that are known before training."""
     measured: tuple[str, ...]
-    """Columns of numbers that only a training run determines."""
+    """Numeric columns whose values only training provides."""
 
     @property
     def before(self) -> Stage:
@@ -118,22 +118,22 @@ class Trial:
             check(study)
         except UserError as error:
             raise UserError(
-                f"The stage {stage.name} fails if {winner} wins {before.name}: {told(error)} (Models that must not "
-                f"win belong to the references of their stage.)"
+                f"The stage {stage.name} fails if {winner} wins {before.name}: {told(error)} (List models that must "
+                "not win as references of their stage.)"
             ) from error
         note = f"stage {stage.name}, made as if {winner} won {before.name}"
         notes = {name: "; ".join(filter(None, (study.notes.get(name), note))) for name in new}
         return dataclasses.replace(study, notes={**study.notes, **notes})
 
     def _with_losses(self, row: dict[str, Any], place: int) -> dict[str, Any]:
-        """Return a row with a loss made up from its model's place, in every column that only a training run
-        determines.
-        """
+        """Return a row with an artificial loss, by its model's rank, in every column that only training provides."""
         return {**dict.fromkeys(self.measured, 2.0 + 0.01 * place + 1.0 / row["tokens"]), **row}
 
 
 def _trial(study: Study) -> Trial | None:
-    """Return the next stage to be made; None if all stages are known, or the function of the next is not available."""
+    """Return the trial of the next stage; None if all stages are known, or the next stage's function is not
+    available.
+    """
     number = next((number for number, stage in enumerate(study.stages) if not study.models_of(stage)), 0)
     if not number or study.stages[number].make is ask_for_config:
         return None

@@ -44,7 +44,7 @@ from moejax.train.training import vmap_groups
 from moejax.wording import command, counted, some, told
 
 ASKED = "downstream.json"
-"""File in a study's folder with the downstream tasks of its checkpoints."""
+"""File in a study's folder with the requested downstream tasks."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Concluded:
     """Conclusions of a study, and the folder that holds them."""
 
     study: Study | None
-    """None if the runs are a table that was trained elsewhere."""
+    """The study; None for a table of runs that were not trained by a study."""
     folder: Path
     corpus: Summary | None
     sanity_checks: list[SanityCheck]
@@ -62,7 +62,7 @@ class Concluded:
     notes: tuple[str, ...] = ()
     """Notes on reading the table."""
     stages: tuple[StageResult, ...] = ()
-    """Results of the stages, if the study has any."""
+    """Results of the study's stages, if any."""
     downstream: DownstreamScores | None = None
     """Scores of the checkpoints, if the study has downstream tasks."""
     annealed: StudyAnnealed | None = None
@@ -111,10 +111,10 @@ def read_study(url: str | Path) -> Study:
 def fetch(url: str, folder: Path) -> None:
     """Copy a study's rows, and the files that describe their origin, into a local folder.
 
-    Files of an earlier copy are replaced if they differ. No other file is replaced.
+    Files of an earlier copy are replaced if they differ. Other files are never replaced.
 
     Raises:
-      UserError: there is no study, or ``folder`` belongs to another one or has other files under these names.
+      UserError: there is no study, or ``folder`` belongs to another study or has other files with these names.
     """
     study, storage = read_study(url), open_storage(url)
     claim(folder, "study.json", study.identity())
@@ -129,8 +129,8 @@ def fetch(url: str, folder: Path) -> None:
                 check_replaceable(folder / path)
             except ValueError as error:
                 raise UserError(
-                    f"{folder / path} is not what was gathered there from {url}; gather into another --out, or move it "
-                    f"away."
+                    f"{folder / path} was not gathered from {url} or was changed since; gather into another --out, "
+                    "or move the file away."
                 ) from error
         for path, text in changed.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
     """Create a study's folder with the identity of each training run and, unless ``corpus`` is False, its corpus.
 
     Raises:
-      UserError: the study is invalid, or the folder belongs to another one.
+      UserError: the study is invalid, or the folder belongs to another study.
     """
     study.check()
     study.check_data()
@@ -175,8 +175,8 @@ def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
     """Create a study's folder locally, then copy it to an object store that is mounted at ``mount``.
 
     Raises:
-      UserError: the study is invalid, the folder belongs to another one, or machines would not find a part of the
-        corpus.
+      UserError: the study is invalid, the folder belongs to another study, or a part of the corpus is not visible to
+        the machines.
     """
     if not is_remote(url):
         materialise(study, Path(url))
@@ -215,10 +215,10 @@ def train_study(
 
     ``tasks`` are training runs with their resource requests. Without them, training runs that differ only in seed,
     learning rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer share a process if a worker would
-    otherwise be idle. A study with stages is then trained stage by stage.
+    otherwise be idle. Without ``tasks``, a study's stages are trained one after another.
 
     Raises:
-      UserError: the study is invalid, the folder belongs to another one, training runs failed, or a stage cannot be
+      UserError: the study is invalid, the folder belongs to another study, training runs failed, or a stage cannot be
         made from the rows of the previous one.
     """
     check_owner(study, folder)
@@ -253,7 +253,7 @@ def _train(
         state()
         for one in known.values():
             if one.state != "done" and one.why:
-                log(f"{one.model}, which resumes now: {one.why}")
+                log(f"{one.model}, resuming: {one.why}")
         if tasks is None:
             unfinished = [one for one in trainings if known[one.name].state != "done"]
             most = min(vmap, -(-len(unfinished) // len(slots(workers)))) if unfinished else 1
@@ -273,7 +273,7 @@ def write_table(study: Study, folder: Path) -> Path:
     The table does not depend on the engine or on the order of training.
 
     Raises:
-      UserError: there is no row yet, the table was modified after it was written, or the row of one of its runs is
+      UserError: there is no row yet, the table was modified after it was written, or the row of a run in the table is
         missing.
     """
     check_as_written(folder / TABLE)
@@ -300,13 +300,14 @@ def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     lost = [f"models/{model}/{row_file(int(tokens))}" for model, tokens in written if (model, tokens) not in there]
     if lost:
         raise UserError(
-            f"{table} has {counted(len(lost), 'run')} of which {folder} has no complete row any more: {some(lost)}. "
-            f"Bring {'it' if len(lost) == 1 else 'them'} back, or move {TABLE} away to write it without."
+            f"{table} has {counted(len(lost), 'run')} without a complete row in {folder}: {some(lost)}. Restore "
+            f"{'it' if len(lost) == 1 else 'them'}, or move {TABLE} away to write the table from the other rows."
         )
 
 
 def conclude(folder: Path, update: ProgressCallback, recipes: Recipes = MappingProxyType({})) -> Concluded:
-    """Fit laws, decide and check, on the run table of a trained study, and apply its recipe, one of ``recipes``.
+    """Fit laws to a trained study's run table, compute decisions and checks, and apply its recipe, a key of
+    ``recipes``.
 
     Raises:
       UserError: the folder holds no study, its table does not exist yet, or the description of its corpus is missing.
@@ -315,7 +316,7 @@ def conclude(folder: Path, update: ProgressCallback, recipes: Recipes = MappingP
     table = folder / TABLE
     if not table.exists():
         raise UserError(
-            f"{folder} has no {TABLE} yet; let its training end with "
+            f"{folder} has no {TABLE} yet; finish its training with "
             f"{command('moejax', 'study', '--resume', '--out', folder)}."
         )
     if not (folder / "data" / "corpus.json").exists():
@@ -364,11 +365,12 @@ def conclude_table(
     resamples: int = 300,
     notes: Sequence[str] = (),
 ) -> Concluded:
-    """Fit laws, decide and check, on any table of runs. Keep it in ``folder`` with moejax's columns.
+    """Fit laws to any table of runs, and compute decisions and checks. Keep the table in ``folder`` with moejax's
+    columns.
 
     Args:
       laws: laws to fit; by default those of ``MOST_LAWS`` whose columns the table has.
-      flops: budget of the decision; by default ten times that of the largest run.
+      flops: budget of the decision; by default ten times the largest run's.
 
     Raises:
       UserError: the table has no losses.
@@ -380,7 +382,7 @@ def conclude_table(
     empty = runs["loss"].isna()
     if empty.all():
         raise UserError(f"{name} has no run with a loss.")
-    notes = (*notes, *([f"{int(empty.sum())} rows have no loss and are left out."] if empty.any() else []))
+    notes = (*notes, *([f"{int(empty.sum())} rows have no loss and are omitted."] if empty.any() else []))
     runs = runs[~empty].reset_index(drop=True)
     sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
     labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()

@@ -27,7 +27,7 @@ class SkyEngine(CloudEngine):
     """Managed jobs of SkyPilot."""
 
     accelerator: str
-    """SkyPilot's name of the GPU; TPUs are named by their topology."""
+    """SkyPilot's name for the GPU; TPUs are named by their topology."""
     image: str | None
     """``docker:NAME`` of an image with moejax. None installs moejax from the current folder."""
     infra: str | None = None
@@ -41,21 +41,23 @@ class SkyEngine(CloudEngine):
 
     @property
     def lacks(self) -> str:
-        """An error about a missing source of moejax for the machines; empty if there is none."""
+        """An error message if the machines cannot install moejax; otherwise empty."""
         if self.image or is_checkout(Path()):
             return ""
         return (
-            f"Without --image, every machine installs moejax from the folder that this command is given in, and "
-            f"{Path().absolute()} is not a checkout of it: run the command in one, or name an image that has moejax, "
-            f"with --image docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile of the repository make one)."
+            f"Without --image, every machine installs moejax from the current folder, but {Path().absolute()} is "
+            "not a checkout of moejax. Run the command in a checkout, or name an image that has moejax with --image "
+            "docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile in the repository build such images)."
         )
 
     def check(self) -> None:
-        """Raise ``UserError`` if SkyPilot is not on this machine, or the machines could not install moejax."""
+        """Raise ``UserError`` if SkyPilot is not installed on this machine, or its machines could not install
+        moejax.
+        """
         if shutil.which("sky") is None:
             raise UserError(
-                "SkyPilot (sky) is not on this machine; install it in an environment of its own and run sky check, or "
-                "run this command on a machine that has it."
+                "SkyPilot (sky) is not installed on this machine. Install it in a separate environment and run sky "
+                "check, or run this command on a machine with SkyPilot."
             )
         if self.lacks:
             raise UserError(self.lacks)

@@ -35,7 +35,7 @@ SECONDS_BETWEEN_QUERIES = 2.0
 
 @dataclass(kw_only=True)
 class SlurmExecutor:
-    """Jobs of the Slurm cluster of this machine. All nodes must see the study's folder."""
+    """Engine that runs jobs on this machine's Slurm cluster. All nodes must see the study's folder."""
 
     grace_seconds: int = 120
     """Time between the signal to save and a job's time limit."""
@@ -78,9 +78,9 @@ class SlurmExecutor:
             # Slurm checks limits once a minute.
             if 60 * (minutes - 1) <= self.grace_seconds:
                 raise UserError(
-                    f"{task.name} has a limit of {counted(minutes, 'minute')}, and would be signalled to save "
-                    f"{self.grace_seconds} seconds before its end, which leaves no time to train: give more --minutes, "
-                    f"or less --grace."
+                    f"{task.name} has a limit of {counted(minutes, 'minute')}, but the signal to save comes "
+                    f"{self.grace_seconds} seconds before the limit, which leaves no time to train. Increase "
+                    "--minutes, or lower --grace."
                 )
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class SlurmExecutor:
         return {task.name: self._ids[task.name] for task in tasks}
 
     def ended(self) -> list[Ended]:
-        """Return the tasks that are done, or whose job left the queue before its end."""
+        """Return the tasks that are done, or whose job left the queue before the training was done."""
         if time.monotonic() - self._asked < SECONDS_BETWEEN_QUERIES or not self._left:
             return []
         queue = queued()
@@ -135,7 +135,7 @@ class SlurmExecutor:
         return finished
 
     def stop(self) -> None:
-        """Leave queued jobs in the queue; only the wait ends."""
+        """Stop waiting; queued jobs stay in the queue."""
 
     def _python(self) -> str:
         """Return the words of a shell that start Python after the lines of ``setup``."""
@@ -177,13 +177,13 @@ def queued() -> dict[str, str]:
     # submitit requires srun on the submitting machine, although only the jobs call it.
     if not all(map(shutil.which, ("sbatch", "squeue", "srun"))):
         raise UserError(
-            "Slurm's commands (sbatch, squeue, srun) are not all on this machine; log in where they are, or see what "
-            "would be submitted without --submit."
+            "This machine lacks some of Slurm's commands (sbatch, squeue, srun). Log in to a machine that has them, "
+            "or omit --submit to show the scripts."
         )
     command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode:
-        raise UserError(f"Slurm does not answer ({asked.stderr.strip()}); try again when it does.")
+        raise UserError(f"Slurm does not respond ({asked.stderr.strip()}); try again later.")
     return dict(line.split(maxsplit=1) for line in asked.stdout.splitlines())
 
 
@@ -193,7 +193,7 @@ def log_file(task: Task, job: str) -> Path:
 
 
 def _groups(tasks: Sequence[Task]) -> list[tuple[ResourceRequest, list[Task]]]:
-    """Return tasks grouped by resource request, in order, since an array has one request."""
+    """Return tasks grouped by resource request, in order, because an array has only one request."""
     kinds = list(dict.fromkeys(task.resources for task in tasks))
     together = sorted(tasks, key=lambda task: kinds.index(task.resources))
     return [(kind, list(group)) for kind, group in itertools.groupby(together, key=lambda task: task.resources)]
@@ -202,7 +202,7 @@ def _groups(tasks: Sequence[Task]) -> list[tuple[ResourceRequest, list[Task]]]:
 def _check_name(study: PurePath) -> None:
     # Slurm and submitit both replace patterns such as %j, so an escaped %% would not become a single %.
     if "%" in str(study):
-        raise UserError(f"{study} has a %, which Slurm replaces in the names of logs; choose another --out.")
+        raise UserError(f"{study} contains %, which Slurm replaces in log names; choose another --out.")
 
 
 def _submitit() -> ModuleType:

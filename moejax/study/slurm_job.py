@@ -1,6 +1,6 @@
-"""Run one training run in a Slurm job, and save it upon Slurm's warning before the time limit.
+"""Train in a Slurm job, and save when Slurm warns about the time limit.
 
-This module has few imports, since submitit imports it in every process of a job.
+This module has few imports, because submitit imports it in every process of a job.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ AGAIN = 75
 """Exit status of ``moejax train`` after an interruption with a saved state."""
 
 RESTARTS = 20
-"""Number of restarts of a job after which a training run that ends with ``AGAIN`` by itself is not queued again."""
+"""Maximum number of restarts of a job whose training ends with ``AGAIN`` without a signal."""
 
 WARNING = signal.SIGUSR2
-"""Signal that submitit requests from Slurm some time before the time limit."""
+"""Signal that Slurm sends, on submitit's request, some time before the time limit."""
 
 
 @dataclass(frozen=True)
 class Train:
     """One process of a training run, called by submitit.
 
-    Four events may stop it. At the time limit comes ``WARNING``: the training saves, and the job requeues itself. If
-    the training ends by itself with ``AGAIN``, as when a device hangs, the job requeues itself, unless it was restarted
-    ``RESTARTS`` times. When Slurm preempts or requeues the job, it sends SIGTERM: the training saves, and Slurm queues
-    the job again. Cancellation sends the same SIGTERM without requeueing; the next launch resumes the training.
+    Four events may stop it. Before the time limit, Slurm sends ``WARNING``: the training saves, and the job requeues
+    itself. If the training ends with ``AGAIN`` without a signal, for example because a device hangs, the job requeues
+    itself unless it was restarted ``RESTARTS`` times. When Slurm preempts or requeues the job, it sends SIGTERM: the
+    training saves, and Slurm queues the job again. Cancellation also sends SIGTERM, but without requeueing; the next
+    launch resumes the training.
     """
 
     words: tuple[str, ...]

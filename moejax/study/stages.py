@@ -1,15 +1,16 @@
-"""Make the stages of a study: the models of each come from the rows of the previous one, and are kept in its folder.
+"""Make the stages of a study: each stage's models are made from the previous stage's rows and kept in the study's
+folder.
 
-In a config, the study's models are those of the first stage. Every later stage has a function from the result of the
-previous stage to its models::
+In a config, the study's models belong to the first stage. Every later stage has a function that returns its models,
+given the previous stage's result::
 
     def wider(before):
         return dict(models={f"wide-{width}": before.architecture | dict(dense_hidden=width) for width in (64, 128)})
 
     config.stages = [dict(name="depth"), dict(name="width", make=wider)]
 
-``stages/NAME.json`` keeps the models of a stage. Its training runs are resumed, launched and reported from the folder
-alone; only stages that are not made yet need the config.
+``stages/NAME.json`` keeps the models of a stage. Its training runs can be resumed, launched and reported without the
+config, which only stages that are not made yet need.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ class StageModels:
     models: dict[str, Architecture]
     """Architectures by name. A model of an earlier stage may occur again with the same settings; it is trained once."""
     recipes: dict[str, Any] = field(default_factory=dict)
-    """By model, the settings of its recipe that differ from the study's."""
+    """Recipe settings that differ from the study's, by model."""
     seeds: dict[str, Seed] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     references: tuple[str, ...] = ()
     """Models that serve as baselines and never win."""
     expected: str = ""
-    """The model that a dry run takes for the winner."""
+    """The model that a dry run assumes to win."""
     made_from: dict[str, Scale] = field(default_factory=dict)
-    """Losses of the previous stage; omitted by the function."""
+    """Losses of the previous stage by model; the function omits this field."""
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -59,11 +60,11 @@ class StageModels:
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """A stage with all its runs."""
+    """The result of a stage whose runs are all done."""
 
     name: str
     rows: list[dict[str, Any]]
-    """Rows for each model and budget, as in the run table."""
+    """Rows of the run table, one for each model and budget."""
     references: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -72,13 +73,13 @@ class StageResult:
 
     @property
     def losses(self) -> dict[str, float]:
-        """Loss of each model's run with the most tokens, in nats per token."""
+        """Loss, in nats per token, of each model's run with the most tokens."""
         last = {row["model"]: row for row in sorted(self.rows, key=lambda row: row["tokens"])}
         return {name: last[name]["loss"] for name in dict.fromkeys(row["model"] for row in self.rows)}
 
     @property
     def ranking(self) -> list[str]:
-        """Models that may win, in ascending order of the loss."""
+        """Models that may win, in ascending order of their loss."""
         losses = self.losses
         return sorted((name for name in losses if name not in self.references), key=lambda name: losses[name])
 
@@ -90,43 +91,45 @@ class StageResult:
           UserError: every model is a reference.
         """
         if not self.ranking:
-            raise UserError(f"stages: all models of {self.name} are references, so none can win; name fewer.")
+            raise UserError(
+                f"stages: all models of {self.name} are references, so no model can win; name fewer references."
+            )
         return self.ranking[0]
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The winner's architecture, as settings."""
+        """The winner's architecture, as a dict of settings."""
         return self.architecture_of(self.winner)
 
     def architecture_of(self, model: str) -> dict[str, Any]:
-        """Return a model's architecture, as settings."""
+        """Return a model's architecture, as a dict of settings."""
         text = next(row["architecture"] for row in self.rows if row["model"] == model)
         where = f"The column architecture of {model}'s rows"
-        return foreign_json(text, where, shape=dict, remedy="remove them, and its runs are done again")
+        return foreign_json(text, where, shape=dict, remedy="remove these rows to train its runs again")
 
 
-_REMEDY = "bring back a copy, or remove it and give --config=FILE.py again: it is made again from the rows before it"
+_REMEDY = "restore a copy, or remove it and give --config=FILE.py to make it again from the previous stage's rows"
 
 
 def ask_for_config(before: StageResult) -> NoReturn:
-    """Raise an error in place of the function of a stage in a study that was read from a folder.
+    """Raise an error; this replaces a stage's function in a study that was read from a folder.
 
     Raises:
       UserError: always.
     """
     raise UserError(
-        f"The stage after {before.name} is made from its rows by a function in the study's config, which a folder does "
-        f"not hold; rerun with --config=FILE.py and the same --out to resume its trainings."
+        f"The stage after {before.name} is made by a function in the study's config, which the folder does not "
+        "contain. Run again with --config=FILE.py and the same --out."
     )
 
 
 def stage_file(name: str) -> str:
-    """Return the path, in a study's folder, of a later stage's file."""
+    """Return the path of a later stage's file in a study's folder."""
     return f"stages/{name}.json"
 
 
 def stored_stages(study: Study, storage: DirFileSystem) -> Study:
-    """Return a study with the stages that its folder holds.
+    """Return a study with the stages that are stored in its folder.
 
     Raises:
       UserError: a stage's file is damaged.
@@ -138,11 +141,12 @@ def stored_stages(study: Study, storage: DirFileSystem) -> Study:
 
 
 def known_stages(study: Study, storage: DirFileSystem) -> Study:
-    """Return a study with the models of every stage that is in the folder or can be made from the rows there.
+    """Return a study with the models of every stage that the folder contains or that can be made from the folder's
+    rows.
 
     Raises:
-      UserError: a stage's function fails, returns no models, or returns others than those in the folder; or the study
-        was read from a folder, which has no function.
+      UserError: a stage's function fails, returns no models, or returns other models than the folder has; or the study
+        was read from a folder, which has no functions.
     """
     for number, stage in enumerate(study.stages):
         if not number:
@@ -161,12 +165,13 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
 
 
 def each_stage(study: Study, folder: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[Study]:
-    """Yield the study with all known stages, again each time its training runs have ended, until no stage is unknown.
+    """Yield the study with all known stages, and again each time its training runs have ended, until all stages are
+    known.
 
     ``log`` receives a sentence about the origin of each new stage.
 
     Raises:
-      UserError: as ``known_stages``; or rows are still missing.
+      UserError: see ``known_stages``; or rows are still missing.
     """
     left = len(study.stages) + 1
     while True:
@@ -184,7 +189,7 @@ def each_stage(study: Study, folder: Path, log: Callable[[str], None] = lambda t
 
 
 def stage_result(study: Study, number: int, storage: DirFileSystem) -> StageResult | None:
-    """Return a stage's result from its rows in a folder; None if some are missing or its models are not known.
+    """Return a stage's result from its rows in a folder; None if rows are missing or its models are not known.
 
     Raises:
       UserError: a loss is not finite.
@@ -200,7 +205,7 @@ def stage_result(study: Study, number: int, storage: DirFileSystem) -> StageResu
 
 
 def result_of(stage: Stage, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> StageResult:
-    """Return a stage's result from rows of a run table, which contain its models' rows.
+    """Return a stage's result from run-table rows, which must include its models' rows.
 
     Raises:
       UserError: a loss is not finite.
@@ -210,14 +215,14 @@ def result_of(stage: Stage, names: Sequence[str], rows: Sequence[Mapping[str, An
     diverged = list(dict.fromkeys(lost))
     if diverged:
         raise UserError(
-            f"stages: {stage.name} has no winner, for {some(diverged)} diverged (its loss is not a number); lower its "
-            f"recipe.optimizer.learning_rate, or leave it out, in a new --out."
+            f"stages: {stage.name} has no winner, because {some(diverged)} diverged (the loss is not a number). In "
+            "a new --out, lower its recipe.optimizer.learning_rate, or remove the model."
         )
     return StageResult(name=stage.name, rows=own, references=stage.references)
 
 
 def results(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[StageResult]:
-    """Return the results of all stages whose models are in a run table."""
+    """Return the results of all stages whose rows are in a run table."""
     there = {row["model"] for row in rows}
     known = [(stage, study.models_of(stage)) for stage in study.stages]
     return [result_of(stage, names, rows) for stage, names in known if names and set(names) <= there]
@@ -227,7 +232,7 @@ def write_stages(study: Study, folder: Path) -> None:
     """Write the models of each later stage to the folder.
 
     Raises:
-      UserError: the folder holds other models of a stage.
+      UserError: the folder holds other models for a stage.
     """
     storage = open_storage(folder)
     for number, stage in enumerate(study.stages):
@@ -243,7 +248,7 @@ def write_stages(study: Study, folder: Path) -> None:
 
 
 def models_of(study: Study, stage: Stage) -> StageModels:
-    """Return a later stage that is part of a study."""
+    """Return the settings of a later stage from the study."""
 
     def own(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {name: settings[name] for name in stage.models if name in settings}
@@ -281,7 +286,7 @@ def made_of(stage: Stage, before: StageResult) -> StageModels:
     except (Exception, SystemExit) as error:
         raise UserError(
             f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
-            f"({says('Python', error)}); fix its function."
+            f"({says('Python', error)}); fix the stage's function."
         ) from error
     made = build(StageModels, returned, f"stages.{stage.name}")
     if not made.models:
@@ -298,7 +303,7 @@ def with_models(study: Study, number: int, made: StageModels) -> Study:
     """Return the study with one more stage's models.
 
     Raises:
-      UserError: a model has the name of an earlier stage's model and other settings.
+      UserError: a model has the same name as an earlier stage's model but other settings.
     """
     stage = study.stages[number]
     groups = ("models", "recipes", "seeds")
@@ -307,8 +312,8 @@ def with_models(study: Study, number: int, made: StageModels) -> Study:
             dump(getattr(study, group).get(name)) != dump(getattr(made, group).get(name)) for group in groups
         ):
             raise UserError(
-                f"stages: model {name} of {stage.name} has the name of a model in an earlier stage with other "
-                f"settings. Give it another name."
+                f"stages: model {name} of {stage.name} has the same name as a model of an earlier stage but other "
+                "settings; give it another name."
             )
     known = dataclasses.replace(
         stage,
@@ -330,8 +335,9 @@ def _missing(study: Study, folder: Path) -> str:
     trainings = [training for training in study.trainings() if training.name in names]
     left: list[RunStatus] = [one for one in run_statuses(open_storage(folder), trainings) if one.state != "done"]
     return (
-        f"The stage {study.stages[number].name} is made from the rows of {study.stages[number - 1].name}, and those of "
-        f"{some([one.model for one in left])} are missing; see {command('moejax', 'study', 'status', folder)}."
+        f"The stage {study.stages[number].name} is made from the rows of {study.stages[number - 1].name}, but the "
+        f"rows of {some([one.model for one in left])} are missing; see "
+        f"{command('moejax', 'study', 'status', folder)}."
     )
 
 
@@ -352,6 +358,6 @@ def later(study: Study) -> str:
     order = [stage.name for stage in study.stages]
     before = order[order.index(names[0]) - 1]
     return (
-        f"The stage{'s' * (len(names) > 1)} {listed(names)} {'have' if len(names) > 1 else 'has'} no models yet: each "
-        f"is made from the rows of the one before, {names[0]} from those of {before}."
+        f"The stage{'s' * (len(names) > 1)} {listed(names)} {'have' if len(names) > 1 else 'has'} no models yet. "
+        f"Each stage is made from the rows of the previous stage, {names[0]} from the rows of {before}."
     )

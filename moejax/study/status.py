@@ -1,6 +1,4 @@
-"""Read from a study's folder alone, whatever engine runs it: its identity, launches, and the progress of training
-runs.
-"""
+"""Read a study's identity, launches and progress from its folder, whatever engine runs it."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from moejax.train.directory.row_file import check_row, parse_row, row_file
 from moejax.train.training import Training, phase_text
 from moejax.wording import told
 
-REMEDY = "bring back a copy, or give the study's config with --config and another --out"
+REMEDY = "restore a copy, or give the study's config with --config and another --out"
 """Remedy for a ``study.json`` or ``analysis.json`` that cannot be read."""
 
 
@@ -50,7 +48,7 @@ def identity(url: str | PathLike[str]) -> dict[str, Any]:
 
 
 LAUNCHES = "launches.jsonl"
-"""Log of launches: the engine, and its id of each task."""
+"""File that logs launches: the engine, and its id for each task."""
 
 
 def write_launch(study: str | PathLike[str], engine: str, ids: Mapping[str, str]) -> None:
@@ -66,7 +64,7 @@ def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
     ids: dict[str, str] = {}
     for place, line in enumerate(lines, start=1):
         where = f"Line {place} of {study}/{LAUNCHES}"
-        remedy = "bring back a copy, or remove the line and check by hand what it handed over"
+        remedy = "restore a copy, or remove the line and check manually which tasks were launched"
         launch = parse_json(line, {"engine": str, "ids": dict[str, str]}, where, remedy=remedy)
         if launch["engine"] == engine:
             ids |= launch["ids"]
@@ -87,38 +85,38 @@ class RunStatus:
 
     model: str
     state: str
-    """One of ``moejax.train.directory.attempts.STATES``. An interrupted training resumes at the next launch or requeue,
-    a failed one at the next launch.
+    """One of ``moejax.train.directory.attempts.STATES``. An interrupted training run resumes at the next launch or
+    requeue, a failed training run at the next launch.
     """
     rows: tuple[dict[str, Any], ...]
     runs: int
     share: float
-    """Share of finished steps, over trunk and branches."""
+    """Share of finished steps in trunk and branches."""
     flops: float
     """FLOPs of all steps."""
     phase: str
-    """Phase of the last logged step, as ``phase_text`` names it."""
+    """Phase of the last logged step, named by ``phase_text``."""
     loss: float | None
     """Last logged training loss; NaN if it was not finite."""
     attempts: int
     """Number of starts."""
     where: str
-    """The engine's id and the machine of the last attempt."""
+    """The engine's id for the task, and the machine of the last attempt."""
     why: str
-    """Reason of the failure, or problems with its files."""
+    """Reason for the failure, or problems with the run's files."""
     damaged: tuple[str, ...]
-    """Problems with its files, in sentences."""
+    """Sentences about problems with the run's files."""
     device_seconds: float
-    """Seconds of all devices spent on it, lost work included."""
+    """Device seconds spent on the run, lost work included."""
     seconds_left: float | None
-    """Estimate from the speed of the last steps; None if it is not running."""
+    """Remaining seconds at the speed of the last steps; None if the run is not running."""
 
 
 def run_statuses(
     storage: DirFileSystem, trainings: Sequence[Training], known: Mapping[str, RunStatus] | None = None
 ) -> list[RunStatus]:
-    """Return the status of each training run of the study in ``storage``. Training runs that are done in ``known`` are
-    not read again.
+    """Return the status of each training run of the study in ``storage``. Training runs that ``known`` reports as done
+    are not read again.
     """
     before = known or {}
     return [
@@ -130,14 +128,14 @@ def run_statuses(
 
 
 def seconds_left(statuses: Sequence[RunStatus]) -> float | None:
-    """Return the seconds until all is done at the current speed; None if nothing runs."""
+    """Return the seconds until all runs are done at the current speed; None if no run is running."""
     pace = [one.flops * (1 - one.share) / one.seconds_left for one in statuses if one.seconds_left]
     left = sum(one.flops * (1 - one.share) for one in statuses)
     return left / sum(pace) if pace else None
 
 
 def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
-    """Return the share of finished work, and a line about running training runs."""
+    """Return the share of finished work, and a line of text about the training runs that are running."""
     done = sum(one.flops * one.share for one in statuses)
     running = ", ".join(
         f"{one.model} compiling"
@@ -202,8 +200,8 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
 
 
 def _state(has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
-    """Return the state and its reason. The lock is not visible everywhere, so a running state depends on the last sign
-    of life.
+    """Return the state and its reason. The lock is not visible on other machines, so a training run counts as running
+    if its last update is recent.
     """
     if has_rows:
         return DONE, ""
@@ -214,7 +212,7 @@ def _state(has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
         return FAILED if last.state == FAILED else INTERRUPTED, last.why
     if silent < SILENT_SECONDS:
         return RUNNING, ""
-    return INTERRUPTED, f"nothing was heard of it for {silent / 60:.0f} minutes ({last.where})."
+    return INTERRUPTED, f"its last update was {silent / 60:.0f} minutes ago ({last.where})."
 
 
 def _last_lines(storage: DirFileSystem, path: str) -> list[dict[str, Any]]:

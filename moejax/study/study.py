@@ -1,4 +1,4 @@
-"""Define a study: a set of models, a recipe with exceptions per model, and the analysis of the runs."""
+"""Define a study: a set of models, a recipe with changes per model, and the analysis of the runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moejax.train.training import Recipe, Training, vmapped_runs
 from moejax.wording import listed
 
 HOLD_OUT = (*FIELDS, "sparsity")
-"""Fields of a run by which the largest runs can be held out."""
+"""Fields by which the largest runs can be held out."""
 
 RECIPES = ("tian",)
 """Papers' procedures that a study can apply to its runs."""
@@ -35,26 +35,26 @@ class Analysis:
     laws: tuple[Annotated[str, one_of(LAWS)], ...] = ("chinchilla", "effective_params")
     """Names of the laws to fit, from ``moejax.laws.LAWS``; empty to train without fitting."""
     resamples: Annotated[int, RESAMPLES] = 300
-    """Number of bootstrap resamples, drawn by architecture."""
+    """Number of bootstrap resamples of architectures."""
     decision_flops: Annotated[float, NumberRange(1, 1e40)] = 1e15
-    """Compute budget in FLOPs for which the fitted laws give the best model."""
+    """Compute budget in FLOPs for which the fitted laws compute the best model."""
     best_by: tuple[Annotated[str, one_of(SETTINGS)], ...] = ()
     """Settings that the study sweeps, such as ``learning_rate``. Laws are fitted to the run with the lowest loss of
     each architecture and token budget. If empty, all runs are fitted.
     """
     hold_out: Annotated[str, one_of(HOLD_OUT)] = "tokens"
-    """Held-out set for the test of each law: the runs largest in this field of a Design, or the models in
+    """Held-out set for testing each law: the largest runs in this field of ``Design``, or the models in
     ``hold_out_models``. A law that the other runs do not determine is not fitted.
     """
     hold_out_models: tuple[str, ...] = ()
     anneal: Annotated[str, one_of(("", annealed.PREDICT))] = ""
-    """``predict``: write a table with predicted losses of budgets that are not trained, as if a branch of the model's
-    trunk were annealed to them (``moejax.study.annealed``). If empty, nothing is predicted.
+    """``predict``: write a table with predicted losses at untrained budgets, as if a branch of the model's trunk had
+    been annealed to each (``moejax.study.annealed``). If empty, nothing is predicted.
     """
     anneal_tokens: tuple[Tokens, ...] = ()
     """Budgets for ``anneal``, in ascending order."""
     anneal_law: str = "momentum"
-    """Law of loss curves that is fitted to each model's trunk and branches."""
+    """Loss-curve law that is fitted to each model's trunk and branches."""
     recipe: Annotated[str, one_of(("", *RECIPES))] = ""
     """A paper's procedure to apply to the runs after the laws, one of ``RECIPES``; none if empty."""
     recipe_models: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Analysis:
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda analysis: len(set(analysis.laws)) == len(analysis.laws),
-            "analysis.laws has a law twice: {self.laws}; name every law once.",
+            "analysis.laws names a law twice: {self.laws}; name every law once.",
         ),
     )
 
@@ -73,12 +73,12 @@ OWN_DATA = ("unique_tokens", "decay_mixture")
 """Data settings that may differ between models of a study, since they do not change the held-out text."""
 
 TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
-"""Sums over a study's runs that are known before training; see ``moejax.study.estimate``."""
+"""Totals of a study that are known before training; see ``moejax.study.estimate``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """A total that a paper states for its experiments, to compare with the plan."""
+    """A total that a paper states for its experiments, for comparison with the plan."""
 
     quantity: Annotated[str, one_of(TOTALS)]
     value: Annotated[float, NumberRange(0, 1e60)]
@@ -90,7 +90,7 @@ class Downstream:
     """Downstream evaluation of a study's checkpoints, one per model and budget. It may change after training."""
 
     suite: Annotated[str, one_of(("", *SUITES))] = ""
-    """A named list of tasks; none if empty."""
+    """Name of a list of tasks; none if empty."""
     tasks: tuple[str, ...] = ()
     """Additional tasks or groups of lm-evaluation-harness, or ``validation_choices``, a task on the study's own
     text.
@@ -100,15 +100,15 @@ class Downstream:
     task_path: str = ""
     """Folder with custom task files, which take precedence over the harness's."""
     limit: Annotated[int, whole(0, INT32)] = 0
-    """Number of documents of each task, taken from the start; 0 for all."""
+    """Number of each task's first documents to use; 0 for all."""
     max_new_tokens: Annotated[int, whole(0, INT32)] = 0
-    """Maximum number of generated tokens, within the task's limit; 0 for the task's default."""
+    """Maximum number of generated tokens, in addition to the task's own limit; 0 for the task's default."""
     batch_tokens: Annotated[int, whole(1, INT32)] = 8_192
     """Tokens per forward pass."""
     dtype: Annotated[str, one_of(("float32", "bfloat16"))] = "float32"
-    """Type of computations."""
+    """Type in which the model computes."""
     links: tuple[Annotated[str, one_of(LINKS)], ...] = ("sigmoid", "power")
-    """Fitted forms of a task's error as a function of the loss."""
+    """Functional forms to fit for a task's error as a function of the loss."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -117,7 +117,7 @@ class Downstream:
         ),
         Rule(
             lambda asked: not any(sign in name for name in asked.tasks for sign in "*,"),
-            "downstream.tasks is {self.tasks}, which has a pattern; name tasks or groups one by one.",
+            "downstream.tasks is {self.tasks}, which contains a pattern; name tasks or groups one by one.",
         ),
     )
 
@@ -136,7 +136,7 @@ class Stage:
     references: tuple[str, ...] = ()
     """Models of the first stage that serve as baselines and never win."""
     expected: str = ""
-    """Model of the first stage that a dry run takes for its winner."""
+    """Model of the first stage that a dry run assumes to win."""
     models: tuple[str, ...] = ()
     """Models of the stage, if known; omitted in a config."""
     made_from: dict[str, Scale] = field(default_factory=dict)
@@ -145,11 +145,11 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A set of models, each trained by the study's recipe with its own exceptions."""
+    """A set of models, each trained by the study's recipe with its own changes."""
 
     name: str
     models: dict[str, Architecture]
-    """Architectures by name. An architecture may have several names, to be trained several times by several recipes."""
+    """Architectures by name. The same architecture may occur under several names, to be trained by several recipes."""
     recipe: Recipe
     recipes: dict[str, Any] = field(default_factory=dict)
     """Settings of a model's recipe that differ from ``recipe``, by the model's name, as nested settings: ``{"small":
@@ -166,7 +166,7 @@ class Study:
     notes: dict[str, str] = field(default_factory=dict)
     """Notes on models by name, such as inferred shapes or errors in the paper."""
     stages: tuple[Stage, ...] = ()
-    """Stages, trained one after another; empty if all models are known from the start."""
+    """Stages, which are trained one after another; empty if all models are known from the start."""
 
     def models_of(self, stage: Stage) -> tuple[str, ...]:
         """Return the names of a stage's models; empty if they are not known yet."""
@@ -195,7 +195,7 @@ class Study:
         return sorted(every, key=work, reverse=True)
 
     def groups(self) -> dict[str, str]:
-        """Return, by model name, the first model of the same architecture, which identifies the group in a fit."""
+        """Return, by model name, the first model with the same architecture, which identifies the group in a fit."""
         first: dict[Architecture, str] = {}
         return {name: first.setdefault(architecture, name) for name, architecture in self.models.items()}
 
@@ -214,7 +214,7 @@ class Study:
         return identity | {name: value for name, value in exceptions.items() if value}
 
     def check(self, models: Sequence[str] | None = None) -> None:
-        """Raise ``UserError`` with the value, the rule and a remedy if this study cannot be run.
+        """Raise ``UserError`` if this study cannot be run.
 
         Args:
           models: models whose training runs are checked; all by default.
@@ -246,8 +246,8 @@ class Study:
         budgets = {budget for training in trainings for budget in training.recipe.budgets_tokens}
         if self.analysis.laws and len(budgets) < 2:
             raise UserError(
-                "recipe.budgets_tokens has one budget, for all models; a study that fits laws needs at least two, so "
-                "that the largest can be held out: add one, or leave analysis.laws empty."
+                "recipe.budgets_tokens has only one budget for all models, but a study that fits laws needs at "
+                "least two, so that the largest can be held out. Add a budget, or leave analysis.laws empty."
             )
 
     def _check_stages(self) -> None:
@@ -255,16 +255,16 @@ class Study:
         for number, stage in enumerate(self.stages):
             check_name(stage.name)
             if names.count(stage.name) > 1:
-                raise UserError(f"stages has {stage.name} {names.count(stage.name)} times; name every stage once.")
+                raise UserError(f"stages has {stage.name} {names.count(stage.name)} times; use each stage name once.")
             if number and not callable(stage.make):
                 raise UserError(
-                    f"stages: {stage.name} has no function make; give one, from the result of {names[number - 1]} to "
-                    f"models."
+                    f"stages: {stage.name} has no function make; give a function that returns models, given the "
+                    f"result of {names[number - 1]}."
                 )
             if not number and stage.make is not None:
                 raise UserError(
-                    f"stages: {stage.name} is the first stage, so there are no rows to make it from; give its models "
-                    f"as the study's models, without make."
+                    f"stages: {stage.name} is the first stage, so it cannot be made from rows; give its models as "
+                    "the study's models, and remove make."
                 )
             if stage.expected and stage.expected in stage.references:
                 raise UserError(
@@ -279,7 +279,7 @@ class Study:
                         raise UserError(unknown(path, model, self.models_of(stage)))
 
     def check_data(self) -> None:
-        """Raise ``UserError`` if the study requires the user to name a corpus and none is named."""
+        """Raise ``UserError`` if the study requires the user to name a corpus and no corpus is named."""
         if not self.recipe.data.source and not self.recipe.data.mixture:
             raise UserError(
                 f"The study {self.name} names no corpus; give one, prepared or not, with "
@@ -290,14 +290,14 @@ class Study:
         own = {name: getattr(self.recipe.data, name) for name in OWN_DATA}
         if replace(training.recipe.data, **own) != self.recipe.data:
             raise UserError(
-                f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
-                f"windows, or their losses could not be compared: change recipe.data. Only {listed(OWN_DATA)} may "
-                f"differ."
+                f"recipes: {training.name} changes data, but all models of a study must read the same corpus in the "
+                f"same windows, so that their losses can be compared. Change recipe.data for all models; only "
+                f"{listed(OWN_DATA)} may differ."
             )
 
 
 def study_of(training: Training) -> Study:
-    """Return a study of one training run, or of its vmapped runs, that fits no laws, for an engine."""
+    """Wrap one training run, or its vmapped runs, in a study without laws, so that an engine can run it."""
     every = vmapped_runs(training)
     axes = ("learning_rate", "weight_decay")
     own = {
@@ -319,7 +319,7 @@ def study_of(training: Training) -> Study:
 def _recipe(name: str, shared: dict[str, Any], exceptions: Any) -> Recipe:
     where = f"config.recipes.{name}"
     if not isinstance(exceptions, Mapping):
-        raise UserError(f"{where} is {exceptions!r}; it must be a group of settings.")
+        raise UserError(f"{where} is {exceptions!r}; it must be a dict of settings.")
     return build(Recipe, _merged(shared, exceptions), where)
 
 

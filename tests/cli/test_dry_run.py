@@ -127,6 +127,6 @@ def test_stages_that_nothing_expects_are_named_with_what_counts_them(capsys, tmp
     (tmp_path / "mine.py").write_text(text.replace("    return config", f"{stages}    return config"))
     assert main(["study", f"--config={tmp_path / 'mine.py'}", "--dry-run"]) == 0
     said = capsys.readouterr().err
-    assert "The stage second has no models yet: each is made from the rows of the one before" in said
+    assert "The stage second has no models yet. Each stage is made from the rows of the previous stage" in said
     assert "give first the model that is expected to win it, as expected=NAME" in said
     assert "checked for every possible winner, 9 in all" in said

@@ -205,7 +205,7 @@ def test_skypilot_outside_a_checkout_says_what_it_needs(capsys, tmp_path, monkey
     words = ["launch", "sky", TINY, "--chip", "h100", "--out", "gs://b/tiny"]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 0
-    assert f"{tmp_path} is not a checkout of it" in capsys.readouterr().err
+    assert f"{tmp_path} is not a checkout of moejax" in capsys.readouterr().err
     assert main([*words, "--image", "docker:registry/moejax:gpu"]) == 0
     assert "a checkout" not in capsys.readouterr().err
     monkeypatch.chdir(STUDIES.parents[1])
@@ -251,7 +251,7 @@ def test_no_number_of_chips_is_chosen_that_the_training_refuses():
     training = Training(name="wide", architecture=architecture, recipe=recipe)
     (one,) = estimate(study_of(training), find("v5p"), mfu=0.4).trainings
     assert chips_for(training, one, find("v5p"), [64, 32]) == 32
-    with pytest.raises(ValueError, match=r"Of 64: expert_hidden is 96, which mesh\.tensor = 64 does not divide"):
+    with pytest.raises(ValueError, match=r"Of 64: expert_hidden is 96, which is not divisible by mesh\.tensor = 64"):
         chips_for(training, one, find("v5p"), [64])
 
 
@@ -326,15 +326,18 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["slurm", TINY, "--out", "gs://b/x"], "a folder that all nodes see"),
+        (["slurm", TINY, "--out", "gs://b/x"], "a folder that all nodes share"),
         (["slurm", TINY, "--set", "partition"], "--set partition has no value"),
-        (["slurm", TINY, "--set", "=x"], "'' is not an option of sbatch"),
-        (["slurm", TINY, "--set", "nodes=3"], "--nodes and --chips-per-node says"),
-        (["slurm", TINY, "--set", "cpus_per_task=3"], "--cores says what sbatch is given as --cpus-per-task"),
+        (["slurm", TINY, "--set", "=x"], "'' is not an sbatch option"),
+        (["slurm", TINY, "--set", "nodes=3"], "set by --nodes and --chips-per-node"),
+        (
+            ["slurm", TINY, "--set", "cpus_per_task=3"],
+            "--set cpus_per_task=3: sbatch's --cpus-per-task is set by --cores",
+        ),
         (["slurm", TINY, "--set", "qos=a", "--set", "qos=b"], "--set qos was given twice"),
-        (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "would be signalled to save 120 seconds before its end"),
+        (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "the signal to save comes 120 seconds before the limit"),
         (["slurm", TINY, "--chip", "cpu", "--nodes", "3"], "on --nodes 3: A batch has 32 sequences"),
-        (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and 24, which were asked for, will not do"),
+        (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and the requested number, 24, does not work"),
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
         (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
         (
@@ -342,23 +345,23 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
             "A batch has 2028 sequences, which",
         ),
         (["gke", TINY, "--out", "runs/x", *IMAGE], "a bucket, such as gs://BUCKET/STUDY"),
-        (["gke", TINY, "--out", "s3://b/x", *IMAGE], "GKE mounts buckets of Google's"),
-        (["slurm", TINY, "--chip", "v5p"], "v5p is a TPU, and Slurm's jobs train on NVIDIA GPUs"),
+        (["gke", TINY, "--out", "s3://b/x", *IMAGE], "GKE mounts Google Cloud Storage buckets"),
+        (["slurm", TINY, "--chip", "v5p"], "v5p is a TPU, but Slurm jobs train on NVIDIA GPUs"),
         (["slurm", TINY, "--out", "gs:/b/x"], "gs:/b/x has one slash; write gs://b/x"),
         (["slurm", TINY, "--out", "s3://"], "s3:// names no bucket; give s3://BUCKET/FOLDER"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
-        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is not a TPU that can be rented"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is not a TPU that GKE offers"),
         (
             ["gke", PILOT[0], "--out", "gs://b/x", *IMAGE, "--config.recipe.runtime.matmul_quantization=fp8"],
             "v5p does not support such matmuls; choose 'int8' or 'none', or another chip",
         ),
-        (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
-        (["gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
+        (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "an --out below PATH"),
+        (["gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"], "an --out below PATH"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5e:2x4", "--chip", "v5p"], "leave out --chip"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--queue", "$(q)"], "--queue is '$(q)', which is not a valid name"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "v5e:2x4", "--chip", "h100"], "leave out --chip"),
         (["sky", TINY, "--out", "gs://b/x", "--topology", "2xv5p:2x2x1"], "moejax launch gke for several"),
-        (["sky", TINY, "--out", "gs://b/x", "--chip", "v5p", "--nodes", "2"], "it counts machines of GPUs"),
+        (["sky", TINY, "--out", "gs://b/x", "--chip", "v5p", "--nodes", "2"], "--nodes counts GPU machines"),
     ],
 )
 def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):
@@ -372,7 +375,7 @@ def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["slurm", "--out", "OUT"], "Slurm's commands (sbatch, squeue, srun) are not all on this machine"),
+        (["slurm", "--out", "OUT"], "This machine lacks some of Slurm.s commands (sbatch, squeue, srun)"),
         (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not on this machine (and gcloud"),
         (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not on this machine"),
     ],
@@ -472,7 +475,7 @@ def test_a_corpus_in_the_bucket_is_opened_by_those_who_see_it_and_one_that_is_on
     assert holds_corpus(mount, DataConfig(source="/bucket/sets/web"))
     assert not holds_corpus(mount, DataConfig(source=str(tmp_path)))
     (tmp_path / "manifest.json").touch()
-    with pytest.raises(ValueError, match="is on this machine alone; copy it into gs://bucket"):
+    with pytest.raises(ValueError, match=r"is only on this machine\. Copy it into gs://bucket"):
         holds_corpus(mount, DataConfig(source=str(tmp_path)))
 
 
@@ -534,7 +537,7 @@ def test_lines_of_setup_run_before_python_in_every_process_and_a_failing_one_end
 
 def test_a_folder_whose_name_slurm_would_change_is_refused(capsys):
     assert main(["launch", "slurm", TINY, "--out", "/shared/100%j", "--chip", "cpu", "--cores", "4"]) == 2
-    assert "has a %, which Slurm replaces in the names of logs; choose another --out" in capsys.readouterr().err
+    assert "contains %, which Slurm replaces in log names; choose another --out" in capsys.readouterr().err
 
 
 def _as_kubernetes_takes_it(word):

@@ -112,7 +112,7 @@ def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, un
 def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
     table = synthetic.runs(8)
     table.loc[2, "loss"] = np.nan
-    assert "1 rows have no loss and are left out." in _page(table, tmp_path)
+    assert "1 rows have no loss and are omitted." in _page(table, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_runs_of_one_model_give_no_interval():
     assert limits(frame, [], [])[0].startswith("2 runs of 1 model span")
     # Two models of one architecture, as of two recipes, are one group.
     frame["model"] = ["a", "b"]
-    assert limits(frame, [], [])[0].startswith("2 runs of 2 models, 1 group of one architecture or trunk each, span")
+    assert limits(frame, [], [])[0].startswith("2 runs of 2 models, 1 group with the same architecture or trunk, span")
 
 
 def test_a_law_that_the_other_runs_cannot_set_costs_no_resamples(tmp_path, monkeypatch):
@@ -130,7 +130,7 @@ STUDY = Study(
 def test_too_few_runs_for_a_law_are_said_before_they_are_trained(changes, left, runs):
     asked = dataclasses.replace(STUDY, analysis=dataclasses.replace(STUDY.analysis, **changes))
     assert warnings(asked) == [
-        f"Beside what is held out, {left} of {runs} runs are left to set the 5 coefficients of chinchilla, too few: it "
+        f"Without the held-out runs, {left} of {runs} runs remain for the 5 coefficients of chinchilla, so it "
         "will not be fitted. Give more models or budgets_tokens, hold out other runs (analysis.hold_out_models), or "
         "name a smaller law in analysis.laws."
     ]

@@ -114,7 +114,7 @@ def test_every_checkpoint_is_asked_once_and_again_what_is_asked_otherwise(traine
     assert asked_anew(study_of(tasks=["first", "second"], num_fewshot=2), trained, asks) == ["first", "second"] * 4
     path = trained / "downstream" / "wide" / "4096.first.json"
     path.write_text(path.read_text().replace("0.4096", "0.9"))
-    with pytest.raises(UserError, match=r"4096.first.json cannot be read.*remove it, and it is asked again"):
+    with pytest.raises(UserError, match=r"4096.first.json cannot be read.*remove it to evaluate the task again"):
         ask_checkpoints(both, trained, lambda share, text: None)
 
 
@@ -151,7 +151,7 @@ def test_tokens_without_text_and_a_changed_table_are_said_before_anything_is_tra
     found = study_of(tasks=["piqa"])
     data = dataclasses.replace(found.recipe.data, tokenizer="ids:257:256")
     numbers = dataclasses.replace(found, recipe=dataclasses.replace(found.recipe, data=data))
-    with pytest.raises(UserError, match="ids:257:256, which has no text, so that no checkpoint can be asked piqa"):
+    with pytest.raises(UserError, match="ids:257:256, which cannot encode text, so the tasks piqa cannot be evaluated"):
         downstream.check_tasks(numbers, tmp_path)
     own, table = study_of(tasks=[validation_choices.NAME]), trained / downstream.TABLE
     run_table.write([{"model": "a", "loss": 1.0}], table)
@@ -183,7 +183,7 @@ def test_without_the_harness_its_tasks_are_refused_before_anything_is_trained(tm
     assert main(["study", f"--config={tmp_path / 'study.py'}", "--out", str(tmp_path / "out")]) == USERS
     said = capsys.readouterr().err
     assert (
-        "asks its checkpoints piqa, of lm-evaluation-harness, which is not installed; pip install 'moejax[eval]'"
+        "downstream tasks piqa need lm-evaluation-harness, which is not installed. Run pip install 'moejax[eval]'"
         in said
     )
     assert not (tmp_path / "out").exists()
@@ -193,7 +193,7 @@ def test_without_the_harness_its_tasks_are_refused_before_anything_is_trained(tm
     ("asked", "sentence"),
     [
         ({"tasks": ("a", "a")}, "name every task once"),
-        ({"tasks": ("mmlu_*",)}, "which has a pattern"),
+        ({"tasks": ("mmlu_*",)}, "which contains a pattern"),
         ({"suite": "abnar-2024"}, "did you mean abnar-2025"),
         ({"links": ("line",)}, r"downstream.links\[0\] is 'line'; known are sigmoid, power"),
         ({"dtype": "float16"}, "did you mean bfloat16 or float32"),

@@ -40,7 +40,7 @@ def run(task):
 @pytest.mark.parametrize(("status", "error"), [(2, UserError), (1, ChildError), (-9, ChildError)])
 def test_a_training_that_fails_is_named_with_its_log(fails, task, status, error):
     fails(status if status > 0 else "__import__('os').kill(__import__('os').getpid(), 9)", "ValueError: no such thing")
-    with pytest.raises(error, match=r"1 of 1 trainings failed: small ended with .*\(see .*small\.log\)\."):
+    with pytest.raises(error, match=r"1 of 1 training runs failed: small ended with .*\(see .*small\.log\)\."):
         run(task)
 
 
@@ -53,10 +53,10 @@ def test_a_training_that_finds_no_room_for_a_word_is_the_disks_fault(fails, task
 
 def test_a_study_whose_training_failed_ends_with_a_sentence(config_file, tmp_path, monkeypatch, capsys):
     def failed(*_, **__):
-        raise ChildError("1 of 1 trainings failed: small ended with status 1: why (see small.log).")
+        raise ChildError("1 of 1 training runs failed: small ended with status 1: why (see small.log).")
 
     monkeypatch.setattr("moejax.study.run.train_study", failed)
     assert main(["study", f"--config={config_file}", "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
-    assert "moejax: 1 of 1 trainings failed: small ended with status 1" in said
+    assert "moejax: 1 of 1 training runs failed: small ended with status 1" in said
     assert "Traceback" not in said

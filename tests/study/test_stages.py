@@ -170,13 +170,15 @@ def test_a_function_that_changes_its_rows_changes_no_result(study, tmp_path):
 
 def test_a_stage_is_not_made_of_rows_that_are_missing_or_of_other_rows(study, tmp_path):
     folder = tmp_path / "out"
-    with pytest.raises(UserError, match=r"1 of 3 trainings failed: wide diverged. The stages depth and end have no"):
+    with pytest.raises(
+        UserError, match=r"1 of 3 training runs failed: wide diverged. The stages depth and end have no"
+    ):
         trained(study, folder, {name: loss for name, loss in LOSSES.items() if name != "wide"})
     assert not (folder / "stages").exists()
     assert read_study(folder).unknown_stages == ("depth", "end")
-    assert later(read_study(folder)).startswith("The stages depth and end have no models yet: each is made")
+    assert later(read_study(folder)).startswith("The stages depth and end have no models yet. Each stage is made")
     # A folder has no functions: what is known is trained, and the rest needs the config.
-    with pytest.raises(UserError, match=r"rerun with --config=FILE.py"):
+    with pytest.raises(UserError, match=r"Run again with --config=FILE.py"):
         trained(read_study(folder), folder)
     trained(study, folder)
     other = dataclasses.replace(study.stages[1], make=lambda before: {"models": {"other": before.architecture}})
@@ -235,7 +237,7 @@ def test_every_model_that_may_win_is_tried_and_one_from_whom_nothing_can_be_made
 
     for make, sentence in (
         (shallower, "The stage depth fails if wide wins width: .*num_layers"),
-        (by_columns, "The stage depth fails if wide wins width: .*KeyError: 'wide'.*fix its function"),
+        (by_columns, "The stage depth fails if wide wins width: .*KeyError: 'wide'.*fix the stage.s function"),
     ):
         stages = (study.stages[0], Stage(name="depth", make=make))
         with pytest.raises(UserError, match=sentence):
@@ -256,7 +258,7 @@ def test_a_reference_is_not_expected_to_win(study):
     with pytest.raises(UserError, match="width expects reference, which is one of its references and cannot win"):
         dataclasses.replace(study, stages=(first, *study.stages[1:])).check()
     every = dataclasses.replace(study.stages[0], references=tuple(study.models), expected="")
-    with pytest.raises(UserError, match="all models of width are references, so none can win"):
+    with pytest.raises(UserError, match="all models of width are references, so no model can win"):
         try_outcomes(dataclasses.replace(study, stages=(every, *study.stages[1:])))
 
 
@@ -280,7 +282,10 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
     ("make", "sentence"),
     [
         (lambda before: before.rows["none"], "depth cannot be made from the rows of width, where wide won .Python"),
-        (lambda before: sys.exit(0), "depth cannot be made from the rows of width, .*SystemExit.*fix its function"),
+        (
+            lambda before: sys.exit(0),
+            "depth cannot be made from the rows of width, .*SystemExit.*fix the stage.s function",
+        ),
         (
             lambda before: {"models": {"a": before.architecture}, "recipes": {"a": {"data": {"sequence_length": 8}}}},
             "recipes: a changes data",
@@ -293,7 +298,7 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
         ),
         (
             lambda before: {"models": {"wide": before.architecture_of("narrow")}},
-            "model wide of depth has the name of a model in an earlier stage",
+            "model wide of depth has the same name as a model of an earlier stage",
         ),
         (None, "depth has no function make"),
     ],

@@ -107,7 +107,7 @@ def test_a_row_that_was_cut_short_is_named_and_its_run_done_again(finished, tmp_
     said = []
     train_study(read_study(tmp_path / "out"), tmp_path / "out", update=lambda share, text: None, log=said.append)
     (sentence,) = said
-    assert sentence.startswith("moe, which resumes now: models/moe/branch-49152.json cannot be read: it is not JSON")
+    assert sentence.startswith("moe, resuming: models/moe/branch-49152.json cannot be read: it is not JSON")
     assert sentence.endswith("; its run is trained again.")
     assert lasting(tmp_path / "out").equals(lasting(finished[0]))
     assert [attempt.state for attempt in read_attempts(tmp_path / "out" / "models" / "moe")] == ["done", "done"]
