@@ -1,1 +1,1 @@
-"""Evaluate models on downstream tasks: likelihoods and generation for given texts, and lm-evaluation-harness."""
+"""Evaluate models on downstream tasks: compute likelihoods, generate text, and run lm-evaluation-harness."""

@@ -1,8 +1,9 @@
 """Evaluate moejax models with lm-evaluation-harness (EleutherAI) through its Python API.
 
-Text is tokenised as in the harness's own adapter of Hugging Face models, so that results are comparable. A context and
-its continuation are tokenised together and split at the context's own number of tokens, after the tokens that open a
-text (``Tokenizer.opening``). Rolling likelihoods score only the tokens of the text itself, after one opening token.
+Text is tokenised like in the harness's own adapter for Hugging Face models, so that results are comparable. A context
+and its continuation are tokenised together and split after the number of tokens that the context has by itself. Opening
+tokens (``Tokenizer.opening``) precede them. Rolling likelihoods score only the text's own tokens, after one opening
+token.
 """
 
 # If lm_eval is installed, its annotations contradict the behaviour of its own adapters and evaluator.
@@ -56,11 +57,11 @@ from lm_eval.utils import (  # type: ignore[import-not-found]
 evaluator.get_git_commit_hash = lambda: None
 
 DEFAULT_LENGTH = 2048
-"""Maximum number of tokens of a text if the model does not specify one; the harness's default."""
+"""Maximum number of tokens of a text if the model does not specify a maximum; the harness's default."""
 DEFAULT_NEW_TOKENS = 256
-"""Number of tokens generated for a task that does not specify one; the harness's default."""
+"""Number of generated tokens if the task does not specify a number; the harness's default."""
 RESAMPLES = 1_000
-"""Bootstrap resamples of the documents, for standard errors without a formula."""
+"""Number of bootstrap resamples of the documents, for standard errors without a formula."""
 
 
 class HarnessModel(TemplateLM):
@@ -82,7 +83,7 @@ class HarnessModel(TemplateLM):
         self._first_token, self._key = first_token, jax.random.key(seed)
         self._max_new_tokens = max_new_tokens
         self.answers: dict[str, list[tuple[int, int]]] = {}
-        """Words and tokens of every generated answer by task, in the order of its requests."""
+        """Numbers of words and tokens of every generated answer, by task, in the order of its requests."""
 
     @property
     def max_length(self) -> int:
@@ -113,7 +114,9 @@ class HarnessModel(TemplateLM):
         return [*(() if add_special_tokens is False else self._tokenizer.opening), *tokens.tolist()]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation after its context, and whether it is the greedy one."""
+        """Return the log-likelihood of each continuation after its context, and whether greedy decoding would produce
+        it.
+        """
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
@@ -122,7 +125,9 @@ class HarnessModel(TemplateLM):
         return [(likelihood.log, likelihood.greedy) for likelihood in likelihoods]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
-        """Score whole texts: each token once, with as much preceding context as fits in its window."""
+        """Return the log-likelihood of whole texts. Each token is scored once, with as much preceding context as fits
+        in its window.
+        """
         texts = [self._windows(request.args[0]) for request in requests]
         pairs = [pair for text in texts for pair in text]
         likelihoods = iter(self._model.log_likelihoods(pairs, self._progress("windows")))
@@ -188,16 +193,16 @@ def answer_lengths(lengths: Iterable[tuple[int, int]]) -> dict[str, float | None
 
 _KNOWN = ("do_sample", "temperature", "top_p", "top_k")
 _OFF = {"num_beams": 1, "repetition_penalty": 1}
-"""Options with values that have no effect, which some tasks set."""
+"""Options and their values without effect, which some tasks set."""
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
     for name, value in options.items():
         if name not in _KNOWN and not (name in _OFF and value == _OFF[name]):
             raise UserError(
-                f"The task generates with {name} = {value!r}, which is not supported; supported are until, "
+                f"The task generates with {name} = {value!r}, which is not supported; supported options are until, "
                 f"max_gen_toks, {', '.join(_KNOWN)}. Copy the task without this option and pass its folder as "
-                f"--task-path."
+                "--task-path."
             )
     if not options["do_sample"]:
         return Sampling(temperature=0.0)
@@ -209,7 +214,9 @@ def _sampling(options: dict[str, Any]) -> Sampling:
 
 
 LOCAL = ("arrow", "csv", "json", "parquet", "text")
-"""Formats that ``datasets`` reads from files: a task that names one has its data in files instead of on the Hub."""
+"""Formats that ``datasets`` reads from files: a task that names such a format has its data in files instead of on the
+Hub.
+"""
 
 
 def load_tasks(
@@ -220,7 +227,7 @@ def load_tasks(
     ``others`` are further names to suggest for a misspelt one.
 
     Raises:
-      UserError: there is no such folder or task, or it or its data cannot be read.
+      UserError: the folder or a task does not exist, or the task or its data cannot be read.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder is not None and not folder.is_dir():
@@ -244,7 +251,7 @@ def _broken(folder: Path | None) -> list[str]:
     messages = []
     for path in [] if folder is None else sorted(folder.rglob("*.yaml")):
         try:
-            # Composed but not loaded, because the harness has tags of its own.
+            # Compose the YAML without loading it, because the harness has its own tags.
             yaml.compose(path.read_text("utf-8"))
         except (yaml.YAMLError, ValueError) as error:
             messages.append(f"{path} cannot be read ({says('yaml', error)}).")
@@ -283,11 +290,10 @@ def evaluate(
     num_fewshot: int | None = None,
     log_samples: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate tasks; return results, groups, task versions, configurations and document counts under the harness's
-    names.
+    """Evaluate tasks; return results, groups, task versions, configurations and document counts by the harness's names.
 
     Raises:
-      UserError: a task runs code written by the model, or shows it pictures.
+      UserError: a task runs code that the model writes, or contains images.
     """
     for task in tasks:
         for part in task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task]:
@@ -310,7 +316,7 @@ def evaluate(
 def _check(task: Any) -> None:
     for attribute, what in (("UNSAFE_CODE", "runs code that the model writes"), ("MULTIMODAL", "shows pictures")):
         if getattr(task, attribute, False):
-            raise UserError(f"Task {task.task_name} {what}, which moejax eval does not support; leave it out.")
+            raise UserError(f"Task {task.task_name} {what}, which moejax eval does not support; remove the task.")
 
 
 def versions() -> dict[str, str]:

@@ -30,14 +30,14 @@ class Likelihood(NamedTuple):
     """Likelihood of a continuation."""
 
     log: float
-    """Natural logarithm of its probability after its context."""
+    """Natural logarithm of the continuation's probability after its context."""
     greedy: bool
     """True if each of its tokens is the most likely one."""
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A model for inference. An architecture with a capacity factor drops no tokens here."""
+    """A model for inference. Even with a capacity factor, it drops no tokens."""
 
     weights: Weights
     runtime: Runtime
@@ -47,16 +47,17 @@ class LanguageModel:
     """Number of tokens in a batch, including padding."""
 
     def check(self) -> None:
-        """Raise ``UserError`` if the probability of a token would depend on later ones, or if no text fits."""
+        """Raise ``UserError`` if a token's probability would depend on later tokens, or if no text fits."""
         router = self.weights.architecture.router
         if self.weights.architecture.is_moe and not is_causal(router):
             raise UserError(
-                f"Router {router!r} lets later tokens decide about earlier ones, so the likelihoods of a model with it "
-                f"mean nothing; evaluate one trained with a token-choice router."
+                f"Router {router!r} lets later tokens affect earlier tokens, so the model's likelihoods are "
+                "meaningless. Evaluate a model trained with a token-choice router."
             )
         if self.longest < 2 or self.batch_tokens < 1:
             raise UserError(
-                f"The longest text has {self.longest} tokens and a batch {self.batch_tokens}; give at least 2 and 1."
+                f"The maximum length is {self.longest} and the batch has {self.batch_tokens} tokens; they must be "
+                "at least 2 and 1."
             )
 
     def log_likelihoods(
@@ -65,18 +66,18 @@ class LanguageModel:
         """Return the likelihood of each continuation after its context.
 
         Raises:
-          ValueError: a context is empty, or a continuation alone is longer than ``longest``.
+          ValueError: a context is empty, or a continuation itself is longer than ``longest``.
         """
         for context, continuation in pairs:
             if not len(context):
-                raise ValueError("A context is empty; start it with the end-of-document token.")
+                raise ValueError("A context is empty; begin it with the end-of-document token.")
             if len(continuation) > self.longest:
                 raise UserError(
                     f"A continuation has {len(continuation)} tokens, but at most {self.longest} are allowed; raise "
                     f"--max-length."
                 )
         # The last token is only predicted. So rows may have one token more than the longest text, and continuations
-        # that differ in that token alone, such as the letters of choices, share one row.
+        # that differ only in that token, such as the letters of choices, share one row.
         rows = [[*context, *continuation][-self.longest - 1 :] for context, continuation in pairs]
         alike: dict[tuple[int, ...], list[int]] = {}
         for item, (row, (_, continuation)) in enumerate(zip(rows, pairs, strict=True)):
@@ -115,7 +116,8 @@ class LanguageModel:
         key: jax.Array,
         progress: CountCallback = lambda done, total: None,
     ) -> list[np.ndarray]:
-        """Generate at most ``tokens`` tokens after each prompt, until they are ``enough`` or a few more.
+        """Generate tokens after each prompt until ``enough(tokens)`` holds or there are ``tokens``; a few more may be
+        generated.
 
         Raises:
           UserError: ``tokens`` is less than 1 or leaves no space for a prompt.
@@ -144,7 +146,7 @@ class LanguageModel:
                 self.weights.params,
                 jnp.asarray(filled),
                 of_batch,
-                # Every part but the first has AT_ONCE tokens, so that one compiled program serves all.
+                # All parts except the first have AT_ONCE tokens, so that one compiled program works for all of them.
                 tokens=1 + AT_ONCE * -(-(tokens - 1) // AT_ONCE),
                 at_once=AT_ONCE,
                 sampling=sampling,
@@ -170,8 +172,9 @@ class LanguageModel:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _read(architecture, runtime, params, expert_bias, tokens, ends, last):
-    """Return the loss in nats of every token but the first, and of each of the ``last`` tokens after the end of a row,
-    and whether it is the most likely token."""
+    """Return the loss, in nats, of every token except the first and of each of the ``last`` tokens after the end of a
+    row, and whether it is the most likely token.
+    """
     real = jnp.arange(tokens.shape[1]) < ends[:, None]
     hidden = transformer.apply(architecture, runtime, params, tokens, padding_mask=real, expert_bias=expert_bias).hidden
     matrix = transformer.unembedding(architecture, params)
@@ -186,12 +189,12 @@ SHORTEST = 32
 
 
 class Batch(NamedTuple):
-    """Rows that are computed together."""
+    """A batch of rows that are computed together."""
 
     items: tuple[int, ...]
     """Indices of the items in the list."""
     rows: int
-    """Number of rows, equal for all batches of this length; rows without an item are empty."""
+    """Number of rows; equal for all batches of this length. Rows without an item are empty."""
     length: int
     """Number of tokens per row."""
 

@@ -33,9 +33,9 @@ class LoadedModel(NamedTuple):
 
     weights: Weights
     tokenizer: Tokenizer | None
-    """The requested tokenizer, or else the model's own; None if it has none."""
+    """The requested tokenizer, or else the model's own tokenizer; None if the model has none."""
     first_token: int | None
-    """Token that replaces an empty text, if the model's files name one."""
+    """Token that replaces an empty text, if the model's files name such a token."""
     sequence_length: int | None
     """Sequence length of the training run or of the model's files; None if unknown."""
     origin: dict[str, Any]
@@ -43,10 +43,11 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
-    """Load the model of a folder; ``tokenizer`` is a name for ``open_tokenizer`` that replaces the model's own.
+    """Load the model in a folder. ``tokenizer`` is a name for ``open_tokenizer`` that replaces the model's own
+    tokenizer.
 
     Raises:
-      UserError: there is no model, it is incomplete, or the tokenizer has a larger vocabulary than the model.
+      UserError: the model does not exist or is incomplete, or the tokenizer has a larger vocabulary than the model.
     """
     check_model(path)
     if is_weights(path):
@@ -91,7 +92,8 @@ def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> Load
 def _fitting(tokenizer: Tokenizer | None, weights: Weights) -> Tokenizer | None:
     if tokenizer is not None and tokenizer.vocab_size > weights.architecture.vocab_size:
         raise UserError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens, but the model {weights.architecture.vocab_size}; pass "
+            f"The tokenizer has {tokenizer.vocab_size} tokens, but the model has {weights.architecture.vocab_size}; "
+            "pass "
             f"the tokenizer that the model was trained with as --tokenizer."
         )
     return tokenizer
@@ -120,8 +122,8 @@ def _described(saved: SavedState) -> dict[str, Any]:
 def fingerprint(weights: Weights) -> str:
     """Return a hash of the parameters in float32 and of the function that the architecture computes.
 
-    Architectures that compute the same function, such as routers that differ in training alone, have the same hash,
-    because a transformers checkpoint represents each in one way only. An expert bias of zeros counts as none.
+    Architectures that compute the same function, such as routers that differ only in training, have the same hash,
+    because a transformers checkpoint cannot distinguish them. An expert bias of zeros counts as no expert bias.
     """
     bias = {} if weights.expert_bias is None or not np.any(weights.expert_bias) else {EXPERT_BIAS: weights.expert_bias}
     architecture = canonical(weights.architecture).replace(expert_bias=bool(bias))

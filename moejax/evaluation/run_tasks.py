@@ -39,7 +39,7 @@ class EvaluationSettings:
 def run_tasks(
     path: Path, shots: Mapping[int | None, list[str]], settings: EvaluationSettings, update: ProgressCallback
 ) -> dict[str, Any]:
-    """Return the harness's results of tasks, given by number of shots, as plain data."""
+    """Return the harness's results as plain data; ``tasks`` are task names by number of shots."""
     folder = Path(settings.task_path) if settings.task_path else None
     update(0.0, "reading task files")
     loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
@@ -47,7 +47,8 @@ def run_tasks(
     given = load_model(path, settings.tokenizer)
     if given.tokenizer is None:
         raise UserError(
-            f"{path} carries no tokenizer; give the one it was trained with as --tokenizer, bytes or a tokenizer.json."
+            f"{path} contains no tokenizer; give the tokenizer that the model was trained with as --tokenizer, "
+            "bytes or a tokenizer.json."
         )
     model = LanguageModel(
         given.weights,
@@ -102,7 +103,7 @@ def _about(settings: EvaluationSettings, path: Path, given: LoadedModel, asked: 
 
 
 def suite_scores(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scores by the suite's names and categories, and the omitted tasks."""
+    """Return scores by the suite's task names and categories, and the omitted tasks."""
     scores = suite.scores(results)
     rows = [
         {"task": one.name, "category": one.category, "score": scores[one.name], "of": one.task}

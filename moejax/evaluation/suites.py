@@ -16,7 +16,7 @@ from moejax.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTask:
-    """A downstream task, from a paper or on its own."""
+    """A downstream task, from a paper's suite or not."""
 
     name: str
     """Name of the task in tables, as printed in the paper."""
@@ -24,7 +24,7 @@ class EvaluationTask:
     task: str = ""
     """Name in lm-evaluation-harness, or ``validation_choices``; empty if the task is not run."""
     metric: str = ""
-    """Name of the score in the harness, with its filter; empty for the first metric that is a share."""
+    """Name of the score in the harness, with its filter; empty for the first metric that is a share of documents."""
     num_fewshot: int | None = None
     """Number of few-shot examples; None for the task's default."""
     left_out: str = ""
@@ -41,7 +41,7 @@ class Suite:
 
     @property
     def run_here(self) -> tuple[EvaluationTask, ...]:
-        """Return the tasks that are run."""
+        """Return the tasks that moejax can run."""
         return tuple(one for one in self.tasks if one.task)
 
     def shots(self) -> dict[int | None, list[str]]:
@@ -52,7 +52,7 @@ class Suite:
         return by_shots
 
     def scores(self, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-        """Return the scores in percent by the paper's task names, from results of the harness.
+        """Return the scores in percent, by the paper's task names, from the harness's results.
 
         Raises:
           UserError: a task's score is not among the results.
@@ -63,14 +63,16 @@ class Suite:
             if not isinstance(own.get(one.metric), int | float):
                 known = ", ".join(name for name in own if "," in name and "stderr" not in name) or "none"
                 raise UserError(
-                    f"Task {one.task} has no score {one.metric}, which the suite reads for {one.name}; it has {known}."
+                    f"Task {one.task} has no score {one.metric}, which the suite uses for {one.name}; its scores "
+                    f"are {known}."
                 )
             scores[one.name] = 100 * float(own[one.metric])
         return scores
 
     def averages(self, scores: Mapping[str, float]) -> dict[str, tuple[float, int, int]]:
-        """Return by category, and as ``overall``: the mean score, the number of tasks scored, and the number of
-        tasks."""
+        """Return, for each category and for ``overall``, the mean score, the number of scored tasks, and the number of
+        tasks.
+        """
         names: dict[str, list[str]] = {}
         for one in self.tasks:
             names.setdefault(one.category, []).append(one.name)
@@ -86,7 +88,7 @@ def suite_of(name: str) -> Suite:
     """Return a suite by its name.
 
     Raises:
-      UserError: there is no suite of that name.
+      UserError: there is no suite with this name.
     """
     if name not in SUITES:
         raise UserError(unknown(f"Suite {name!r}", name, list(SUITES)))
@@ -98,7 +100,7 @@ _SANDBOX = "It runs code that the model writes, but moejax eval has no sandbox."
 
 
 def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[EvaluationTask, ...]:
-    """Build tasks from rows of name, task, metric and shots, or of name and the reason for leaving it out."""
+    """Build tasks from rows with name, task, metric and shots, or with name and the reason for omitting the task."""
     return tuple(
         EvaluationTask(name=row[0], category=category, left_out=row[1])
         if len(row) == 2
@@ -133,7 +135,10 @@ SUITES: dict[str, Suite] = {
             ),
             *_tasks(
                 "Language",
-                ("RACE-middle", "The harness has the high-school part of RACE alone; a task file can name the other."),
+                (
+                    "RACE-middle",
+                    "The harness has only the high-school part of RACE; a task file can add the other part.",
+                ),
                 ("RACE-high", "race", "acc,none", 0),
             ),
             *_tasks(
@@ -148,16 +153,17 @@ SUITES: dict[str, Suite] = {
                 ("CMATH", _ABSENT),
                 ("MGSM-zh", "mgsm_direct_zh", "exact_match,flexible-extract", 8),
                 ("CN-Middle School 24", _ABSENT),
-                ("Minerva-Math", "The document does not say what it has beside MATH, of which it is a prompt."),
+                ("Minerva-Math", "The document does not say how this task differs from MATH, whose prompt it is."),
                 ("MathBench", _ABSENT),
                 ("Gaokao2023-Math-En", _ABSENT),
                 ("GAOKAO-Math24", _ABSENT),
             ),
         ),
         source="Tian et al. 2025, Tables 2 and 7 and Appendix H",
-        remark="Shots and metrics are inferred, as the document prints neither: those of the Open LLM Leaderboard "
-        "where it has the task, else the task's own or its paper's. A category's average is the mean of its tasks, the "
-        "overall one that of all 34, which gives the printed 44.0 and 45.5.",
+        remark="Shots and metrics are inferred, because the document does not state them: they follow the Open LLM "
+        "Leaderboard if it has the task, else the task's own settings or its paper. A category's average is the "
+        "mean of its tasks, and the overall average is the mean of all 34 tasks, which gives the printed 44.0 and "
+        "45.5.",
     ),
     "abnar-2025": Suite(
         tasks=(
@@ -189,26 +195,27 @@ SUITES: dict[str, Suite] = {
             ),
         ),
         source="Abnar et al. 2025, Section 4 and Appendix D.3",
-        remark="Shots and metrics are inferred, as the document prints neither: shots are those of llm-foundry's "
-        "gauntlet 0.3, which the document takes its tasks from, of HellaSwag the larger of its two numbers, of "
-        "TruthfulQA the harness's; Winograd and SQuAD have none, as the harness's have no training documents.",
+        remark="Shots and metrics are inferred, because the document does not state them. Shots follow "
+        "llm-foundry's gauntlet 0.3, the source of the document's tasks: for HellaSwag the larger of its two "
+        "numbers, for TruthfulQA the harness's number. Winograd and SQuAD have no shots, because the harness has no "
+        "training documents for them.",
     ),
 }
 """Suites by name."""
 
 
 SHARES = ("acc_norm", "acc", "exact_match", "em", "contains")
-"""Metrics of the harness that are shares of the documents, in the order of preference if a task names none."""
+"""The harness's metrics that are shares of documents, in order of preference if a task names no metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Score of a model in a task."""
+    """A model's score in a task."""
 
     metric: str
     """Name of the metric in the harness, with its filter."""
     score: float
-    """Score in percent if the metric is a share of the documents, else the value of the harness."""
+    """Score in percent if the metric is a share of documents, else the harness's value."""
     deviation: float | None
     """Standard error of the score, if known."""
     error: float | None
@@ -223,15 +230,15 @@ def score_of(results: Mapping[str, Any], better: Mapping[str, bool], task: str, 
       better: whether higher is better, by metric without filter.
 
     Raises:
-      UserError: the task has no such metric, or none at all.
+      UserError: the task does not have this metric, or has no metric.
     """
     known = [name for name, value in results.items() if _is_metric(name) and _is_number(value)]
     shares = [name for share in SHARES for name in known if name.partition(",")[0] == share]
     chosen = metric if metric else next(iter([*shares, *known]), "")
     if chosen not in known:
         raise UserError(
-            f"Task {task} has no score {metric or 'that is a number'}; it has {', '.join(known) or 'none'}. Leave it "
-            f"out, or name another metric in its task file."
+            f"Task {task} has no score {metric or 'that is a number'}; its scores are {', '.join(known) or 'none'}. "
+            "Remove the task, or name another metric in its task file."
         )
     name, _, filtered = chosen.partition(",")
     value, error = float(results[chosen]), results.get(f"{name}_stderr,{filtered}")

@@ -1,7 +1,7 @@
 """Define a multiple-choice task on a study's own held-out text, without a harness or a network.
 
-A document is a piece of the text. Its choices are its own next tokens and those that follow three other pieces. As in
-tasks of the harness, the most likely choice is the answer; all choices have the same length, so that no length is
+A document is a piece of the text. Its choices are its own next tokens and the next tokens of three other pieces. Like
+in the harness's tasks, the most likely choice is the answer; all choices have the same length, so that no length is
 preferred.
 """
 
@@ -28,7 +28,7 @@ LONGEST_CONTEXT, LONGEST_CHOICE = 64, 16
 Document = tuple[list[int], list[list[int]]]
 """Tokens of a context and of its choices; the first choice is the correct one."""
 Likelihoods = Callable[[list[tuple[list[int], list[int]]], CountCallback], list[Likelihood]]
-"""``LanguageModel.log_likelihoods``."""
+"""Type of ``LanguageModel.log_likelihoods``."""
 
 
 def documents(
@@ -37,14 +37,14 @@ def documents(
     *,
     limit: int = 0,
 ) -> list[Document]:
-    """Make documents from rows of text, evenly spread over them.
+    """Make documents from rows of text that are evenly spread over ``tokens``.
 
     Args:
       kept: whether each target is text, for packed or padded rows; rows with other targets are skipped.
       limit: maximum number of documents; 0 for ``MOST``.
 
     Raises:
-      UserError: there are fewer whole rows than choices, or rows are too short.
+      UserError: there are fewer whole rows than choices, or the rows are too short.
     """
     half = tokens.shape[1] // 2
     context, choice = min(LONGEST_CONTEXT, half), min(LONGEST_CHOICE, half // 4)
@@ -53,8 +53,8 @@ def documents(
     if len(tokens) < CHOICES or choice < 1:
         raise UserError(
             f"The task {NAME} needs at least {CHOICES} rows of held-out text with at least 8 tokens, but there are "
-            f"{len(tokens)} rows of {tokens.shape[1]}; raise recipe.data.validation_tokens, or remove it from "
-            f"downstream.tasks."
+            f"{len(tokens)} rows of {tokens.shape[1]}; raise recipe.data.validation_tokens, or remove the task from "
+            "downstream.tasks."
         )
     count = min(limit or MOST, len(tokens))
     places = np.linspace(0, len(tokens) - 1, count).astype(int)

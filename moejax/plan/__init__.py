@@ -1,4 +1,4 @@
-"""Plans: training runs compiled for chips that need not be present, with their memory, time and cost.
+"""Plans: compile training runs for chips that need not be present, and report memory, time and cost.
 
 Calling the package, as ``moejax.plan(…)``, calls ``moejax.api.commands.plan``.
 """

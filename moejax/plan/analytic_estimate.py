@@ -1,7 +1,7 @@
 """Estimate memory and time of a training run on a mesh by arithmetic alone, to choose candidates worth compiling.
 
-An estimate takes milliseconds. It counts the bytes that the program is written to send and to hold; what XLA adds or
-saves is not known before compilation.
+An estimate takes milliseconds. It counts the bytes that the program itself sends and holds; additions and savings by
+XLA are not known before compilation.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
 
 
 def _is_added_up(kind: str, topology: Topology) -> bool:
-    """Return whether XLA's TPU compiler turns a gather or scatter over a whole slice into an all-reduce of twice the
+    """Return whether XLA's TPU compiler replaces a gather or scatter over a whole slice by an all-reduce with twice the
     bytes.
 
-    Observed by compiling one of each (libtpu 0.0.42.1). Gathers: on v4 and v5p from 4x4x4 and on tpu7x from 2x4x4 up,
-    on no smaller or flat slice. Scatters: on v4 and v5p from 2x2x2 up, on v5e and v6e from 4x4 up, never on tpu7x.
+    Observed by compiling both (libtpu 0.0.42.1). Gathers: on v4 and v5p from 4x4x4 up and on tpu7x from 2x4x4 up, never
+    on smaller or 2D slices. Scatters: on v4 and v5p from 2x2x2 up, on v5e and v6e from 4x4 up, never on tpu7x.
     """
     three, chips = len(topology.shape) == 3, topology.chips_of_slice
     if kind == "all-gather":
@@ -76,8 +76,8 @@ def _is_added_up(kind: str, topology: Topology) -> bool:
 def communication_volume(
     training: Training, mesh: Mapping[str, int], platform: str
 ) -> list[tuple[str, tuple[str, ...], float]]:
-    """Return the kind, axes and bytes of all collectives of a step on ``tpu``, ``gpu`` or ``cpu``. Bytes are counted as
-    ``Collective.bytes``.
+    """Return the kind, axes and bytes of all collectives of a step on ``tpu``, ``gpu`` or ``cpu``. Bytes are counted
+    like ``Collective.bytes``.
     """
     recipe, a = training.recipe, training.architecture
     value, added, parts = value_bytes(training), _added_bytes(training), recipe.microbatches
@@ -127,7 +127,7 @@ def communication_volume(
 
 
 def _gathers_rows(training: Training, platform: str) -> bool:
-    """Return whether the platform lacks a ragged exchange and gathers all rows instead
+    """Return whether the platform lacks a ragged all-to-all and gathers all rows instead
     (``moejax.kernels.ragged_all_to_all``).
     """
     is_ragged = training.recipe.runtime.expert_communication == "ragged_all_to_all"
@@ -169,8 +169,8 @@ def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> fl
 def _kept(training: Training, tokens: float, value: int, room: float) -> float:
     """Return the bytes that the layers keep for the backward pass.
 
-    ``dots`` keeps all but the rows of experts. ``full`` keeps the inputs of layers. Named policies also keep the named
-    activations; rows of experts are scaled by ``room``, the size of a device's buffer.
+    ``dots`` keeps everything except the experts' rows. ``full`` keeps only the layers' inputs. Named policies also keep
+    the named activations. The experts' rows are scaled by ``room``, the size of a device's buffer.
     """
     a = training.architecture
     every, few = (
@@ -190,7 +190,7 @@ def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:
 
 
 def _added_bytes(training: Training) -> int:
-    """Return the bytes per number of a layer's gradient in its reduction across devices."""
+    """Return the bytes per number when a layer's gradients are reduced across devices."""
     return value_bytes(training) if training.recipe.runtime.reduce_dtype == "bfloat16" else 4
 
 

@@ -28,10 +28,10 @@ _KINDS = (
 )
 
 Groups = tuple[tuple[int, ...], ...]
-"""Device numbers of each group, for all groups that communicate at the same time."""
+"""Device numbers of each group; all groups communicate at the same time."""
 
 Sizes = tuple[tuple[str, int], ...]
-"""Names and sizes of a mesh's axes."""
+"""Sizes of a mesh's axes, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,30 +46,33 @@ class Collective:
     """Number of devices in one group."""
     bytes: int
     """Bytes of the whole array: the output of an all-gather and the input of a reduce-scatter. For a ragged all-to-all,
-    the rows of a balanced load, which both buffers can hold."""
+    the bytes of the rows of a balanced load.
+    """
     times: int = 1
-    """Number of executions per run of the program, counting every branch as taken."""
+    """Number of executions per program run, if every branch is taken."""
     loops: int = 0
     """Number of loops around it."""
     is_rare: bool = False
-    """True if it runs only when a condition fails that nearly always holds."""
+    """True if it runs only in the rare case that a buffer overflows."""
     operation: str = ""
-    """Name of the operation: the ``op_name`` that XLA keeps."""
+    """Name of the JAX operation: XLA's ``op_name``."""
     name: str = ""
     """Name of the instruction."""
     pairs: Groups = ()
-    """Source and target devices of a permutation, in pairs."""
+    """Pairs of source and target devices of a permutation."""
     chain: int = 0
     """Chain number of a collective that XLA's TPU compiler fused into concurrent instructions; otherwise 0."""
 
     @property
     def bytes_sent(self) -> float:
-        """Bytes that one device sends in one execution, with the least traffic per link (rings, or pairs)."""
+        """Bytes that one device sends in one execution, with the algorithm of least traffic per link (rings or
+        pairs).
+        """
         return self.bytes * sent_share(self.kind, self.devices)
 
 
 def sent_share(kind: str, devices: int) -> float:
-    """Return the bytes that each device sends in a collective, relative to the bytes of the whole array."""
+    """Return the bytes that each device sends in a collective, as a multiple of the whole array's bytes."""
     others = (devices - 1) / devices
     return {"all-reduce": 2 * others, "collective-permute": 1.0}.get(kind, others)
 
@@ -78,8 +81,8 @@ def collectives(program: str, mesh: Mapping[str, int], slices: int = 1) -> list[
     """Return the collectives of an optimized program, ``compiled.as_text()``, in textual order.
 
     ``mesh`` gives the sizes of the axes within a slice in order, as ``Mesh.shape`` does. Collectives within a single
-    device are omitted. XLA compiles one program for each of several slices. Its instructions for transfers between
-    slices are returned as collectives along ``dcn_data``.
+    device are omitted. With several slices, XLA compiles one program per slice; its transfers between slices are
+    returned as collectives along ``dcn_data``.
 
     Raises:
       ValueError: the text is not an optimized program, or has an unknown form.
@@ -116,7 +119,7 @@ def _between_slices(one: Instruction, kind: str, slices: int) -> Collective:
 
 
 def _once_each(collectives: Iterable[Collective]) -> list[Collective]:
-    """Merge the parts of each chained collective: keep the part that runs least often, once."""
+    """Merge the parts of each chained collective: keep only the part that runs least often."""
     chains: dict[int, Collective] = {}
     rest = []
     for collective in collectives:
@@ -130,22 +133,23 @@ def _once_each(collectives: Iterable[Collective]) -> list[Collective]:
 
 _COLLECTIVE = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})(?P<starts>-start)?$")
 _IS_SCATTER = re.compile(r'"emitter":"\w*AllReduceScatterFusion"')
-"""Signature of the TPU compiler's own reduce-scatter kernel: a fusion of a sum of the whole array and its slice. The
-emitter is the one of XLA's reduce-scatters; no device ever holds the whole sum (libtpu 0.0.42.1)."""
+"""Signature of the TPU compiler's own reduce-scatter kernel: a fusion of an all-reduce of the whole array and a slice.
+Its emitter is the emitter of reduce-scatters; no device ever holds the whole sum (libtpu 0.0.42.1).
+"""
 _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
 
 
 def _collective(one: Instruction, match: re.Match[str], mesh: Sizes, kind: str) -> Collective:
     sizes, rest = bytes_of_arrays(one.type), one.rest
     if not one.times_known:
-        raise ValueError(f"How often a loop with a collective ({kind}) runs cannot be read from the program.")
+        raise ValueError(f"The program does not state the trip count of a loop with a collective ({kind}).")
     if match["starts"] and kind == "collective-permute":
         sizes = sizes[1:2]
     elif match["starts"] and kind != "all-reduce":
         # The inputs come first.
         sizes = sizes[len(sizes) // 2 :]
     if kind == "ragged-all-to-all":
-        # One operand is a buffer, of which only the filled rows are sent. The other holds a balanced load.
+        # One operand is a buffer, from which only the filled rows are sent. The other operand holds a balanced load.
         sizes = [min([*sizes[:1], *(bytes_ for type_ in one.operands[:1] for bytes_ in bytes_of_arrays(type_))])]
     pairs = _pairs(rest) if kind == "collective-permute" else ()
     groups = tuple(tuple(sorted(set(pair))) for pair in pairs)
@@ -176,7 +180,7 @@ _ARRAY = re.compile(r"(?P<type>[a-z]+(?P<bits>\d*)\w*)\[(?P<shape>[\d,<=]*)\]")
 
 
 def bytes_of_arrays(type_: str) -> list[int]:
-    """Return the bytes of each array of a type, which may be a tuple."""
+    """Return the bytes of each array of an HLO type, which may be a tuple."""
     every = []
     for array in _ARRAY.finditer(type_):
         bits = 8 if array["type"] == "pred" else int(array["bits"] or 0)
@@ -196,7 +200,7 @@ _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>[\d,{}]*)\}")
 def _pairs(rest: str) -> Groups:
     pairs = _PAIRS.search(rest)
     if pairs is None:
-        raise ValueError(f"Which devices does a permutation join? It says {rest[:200]}")
+        raise ValueError(f"The device pairs of a permutation cannot be parsed: {rest[:200]}")
     return _braced(pairs["pairs"])
 
 
@@ -207,7 +211,7 @@ def _groups(rest: str, devices: int) -> Groups:
         return tuple(map(tuple, _iota(match["source"]).reshape(_numbers(match["shape"])).tolist()))
     if match := _LIST.search(rest):
         return _braced(match["groups"]) if match["groups"] else (tuple(range(devices)),)
-    raise ValueError(f"Which devices does a collective join? Its groups are not in a form known here: {rest[:200]}")
+    raise ValueError(f"The device groups of a collective cannot be parsed: {rest[:200]}")
 
 
 def _braced(text: str) -> Groups:
@@ -226,7 +230,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _along_named_axes(mesh: str, ids: str | None, axes: str) -> Groups:
-    """Parse ``mesh['a'=4,'b'=2] {'b','a':(1)2}``: a mesh of the compiler, whose axes may be used in part."""
+    """Parse ``mesh['a'=4,'b'=2] {'b','a':(1)2}``: a compiler mesh and the axes, or parts of axes, that a group uses."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh)}
     # An axis is written in mixed radix; (before)part selects a run of its digits.
     taken = {

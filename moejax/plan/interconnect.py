@@ -2,14 +2,14 @@
 
 Only bandwidth counts. Latency and concurrent traffic are not modelled.
 
-On a torus of TPUs, a mesh axis covers dimensions, or parts of them. A chip has two links along a ring. Along a line it
-has one, which carries all bytes of its end. Dimensions work at the same time (Austin et al. 2025, "How to Scale Your
-Model", Sec. 3). The two devices of a chip share its links; their exchange within the chip is counted as bytes and takes
-no time. The data center's network (DCN) joins slices, along ``dcn_data`` alone.
+On a TPU torus, a mesh axis covers dimensions or parts of dimensions. A chip has two links along a ring. At the end of a
+line it has one link, which carries all its bytes. Dimensions work at the same time (Austin et al. 2025, "How to Scale
+Your Model", Sec. 3). The two devices of a chip share its links; their exchange within the chip is counted as bytes and
+takes no time. The data-center network (DCN) joins slices, only along ``dcn_data``.
 
-NVLink switches join the GPUs of a host or rack at one bandwidth per GPU. A network card per GPU joins it to all others.
-The GPUs of a group in one host fetch data from outside in parts, each through its own card. At the same time they
-share the parts over NVLink (ibid., Sec. 12). In-network reduction (SHARP) is not modelled.
+NVLink switches join the GPUs of a host or rack, with the same bandwidth for each GPU. Each GPU has a network card to
+all other GPUs. A group's GPUs in one host each fetch a part of the data from outside through their own card, and share
+the parts over NVLink at the same time (ibid., Sec. 12). In-network reduction (SHARP) is not modelled.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TorusSegment:
 
     chips: int
     is_ring: bool
-    """True if a link joins the last chip to the first."""
+    """True if a link joins the last chip to the first chip."""
     stride: int
-    """Steps from one chip to the next. Chips between belong to other groups, which share the links."""
+    """Steps from one chip of the group to the next. The chips between belong to other groups, which share the links."""
 
     @property
     def links(self) -> float:
@@ -46,15 +46,15 @@ class TorusSegment:
 
 
 ICI, CHIP, DCN, NVLINK, INFINIBAND = "ICI", "within the chip", "DCN", "NVLink", "InfiniBand"
-"""Kinds of links: a TPU torus; the two devices of a TPU; between slices; GPUs within a host or rack; and
-between them.
+"""Kinds of links: TPU torus; between the two devices of a TPU; between slices; between GPUs of a host or rack; between
+hosts or racks.
 """
 ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 
 
 class Interconnect(Protocol):
-    """Links between the chips of a mesh. ``bytes_`` is counted as ``Collective.bytes``. ``pairs`` are the source and
-    target devices of a permutation, if known.
+    """Links between the chips of a mesh. ``bytes_`` is counted like ``Collective.bytes``. ``pairs`` are a permutation's
+    source and target devices, if the program states them.
     """
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
@@ -77,11 +77,11 @@ class Torus:
     chips: Mapping[tuple[str, ...], int]
     """Number of chips of a group, for every set of mesh axes in mesh order."""
     link_bytes_per_second: float
-    """One-way bandwidth of a link, as one device's share."""
+    """One device's share of the one-way bandwidth of a link."""
     placed: tuple[tuple[int, ...], ...]
-    """Coordinates of the chip of every device, in the order of the mesh."""
+    """Chip coordinates of every device, in the order of the mesh."""
     edges: tuple[tuple[int, bool], ...]
-    """Number of chips along each dimension of the torus, and whether a link joins the last to the first."""
+    """Number of chips along each torus dimension, and whether a link joins the last chip to the first."""
     slices: int = 1
     network_bytes_per_second: float = 0.0
     """One-way bandwidth of a device to other slices."""
@@ -100,7 +100,7 @@ class Torus:
         return {link: bytes_ * share for link, share in zip((CHIP, ICI), shares, strict=True) if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
-        """Return the seconds of the slowest part of the exchange."""
+        """Return the seconds of the slowest part of the collective."""
         sent = self.bytes_sent(kind, axes, bytes_, pairs)
         if DCN in sent:
             return sent[DCN] / self.network_bytes_per_second
@@ -117,8 +117,8 @@ class Torus:
         return sent[ICI] / (links * self.link_bytes_per_second)
 
     def _most_over_a_link(self, pairs: Groups) -> float:
-        """Return the largest number of pairs that use one link in one direction on shortest paths, per device that
-        shares it.
+        """Return the largest number of pairs that use one link in one direction on shortest paths, divided by the
+        number of devices that share the link.
         """
         passing: dict[tuple[tuple[int, ...], int, int], float] = {}
         for source, target in pairs:
@@ -143,8 +143,8 @@ class Switched:
 
     mesh: Mapping[str, int]
     neighbours: Mapping[tuple[str, ...], int]
-    """Number of GPUs of a group that NVLink joins to a GPU, itself included, for every set of mesh axes in mesh order;
-    the minimum over GPUs.
+    """Number of GPUs of a group that NVLink joins, for every set of mesh axes in mesh order; the minimum over the
+    group's GPUs, each of which counts itself.
     """
     bytes_per_second: Mapping[str, float]
     """One-way bandwidth by kind of link."""
@@ -162,10 +162,10 @@ class Switched:
 
 
 def _shares(kind: str, devices: int, near: int) -> tuple[float, float]:
-    """Return the bytes that a device sends in a collective, over the bytes of the whole array.
+    """Return the bytes that a device sends in a collective, as multiples of the whole array's bytes.
 
-    The first share goes to the ``near`` devices that are joined directly (itself included). The second goes to the
-    others; each near device transfers a part of it for all.
+    The first number counts bytes to the ``near`` devices, which are joined directly and include the device itself. The
+    second counts bytes to all other devices; each near device transfers a part of them for all near devices.
     """
     if devices <= 1:
         return 0.0, 0.0
@@ -229,7 +229,7 @@ def _fewest(rows: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class _Place:
-    """The attributes of a chip that JAX reads to place it in a mesh."""
+    """Attributes of a chip that JAX reads to place it in a mesh."""
 
     coords: tuple[int, ...]
     device_kind: str
@@ -242,7 +242,9 @@ _KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 
 
 
 def _coordinates(topology: Topology, mesh: Mapping[str, int]) -> np.ndarray:
-    """Return chip coordinates of the devices of a slice's mesh, as ``moejax.train.mesh.make_mesh`` places them."""
+    """Return the chip coordinates of the devices in a slice's mesh, placed like ``moejax.train.mesh.make_mesh``
+    does.
+    """
     kind = _KINDS[topology.chip_name]
     shape = (*topology.shape, 1)[:3]
     assert topology.chip is not None

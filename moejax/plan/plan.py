@@ -37,7 +37,7 @@ SECONDS_PER_DAY = 86_400.0
 class ChipMemory:
     """Bytes on one chip.
 
-    All fields are summands of ``total`` except ``gradients``, ``limit`` and the smaller of ``temporaries`` and
+    ``total`` is the sum of all fields except ``gradients``, ``limit`` and the smaller of ``temporaries`` and
     ``evaluation``.
     """
 
@@ -47,13 +47,13 @@ class ChipMemory:
     other_state: int
     """Balance bias, EMA, counters."""
     batch: int
-    """Tokens of the step."""
+    """Tokens of one step's batch."""
     temporaries: int
     """Peak temporary memory within a step: gradients, activations, gathered weights, buffers."""
     program: int
-    """The compiled code of step and evaluation."""
+    """Compiled code of step and evaluation."""
     gradients: int
-    """Float32 gradients, sharded as the parameters; a part of the temporaries."""
+    """Float32 gradients, sharded like the parameters; a part of ``temporaries``."""
     limit: int
     """Memory of the chip; 0 if unknown."""
     evaluation: int = 0
@@ -81,14 +81,14 @@ def shard_bytes(arrays: Any, shardings: Any) -> int:
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
-    """Return a mesh of these sizes without devices."""
+    """Return a mesh with these axis sizes but without devices."""
     return AbstractMesh(
         tuple(sizes[axis] for axis in MESH_AXES), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES)
     )
 
 
 def parameter_bytes(training: Training, mesh: Mapping[str, int]) -> int:
-    """Return the bytes of the parameters on one chip of a mesh of these sizes, without a device."""
+    """Return the parameter bytes on one chip of a mesh with these axis sizes; no device is needed."""
     return _parameter_bytes(training.architecture, tuple(mesh[axis] for axis in MESH_AXES))
 
 
@@ -113,13 +113,13 @@ class CollectiveVolume:
     devices: int
     """Devices of one group."""
     count: int
-    """Number of executions in a step."""
+    """Number of executions per step."""
     written: int
-    """Instructions in the program; loops execute them repeatedly."""
+    """Number of instructions in the program; loops execute them repeatedly."""
     bytes: float
-    """Bytes of the whole arrays, over all executions."""
+    """Bytes of the whole arrays, summed over all executions."""
     bytes_sent: float
-    """Bytes sent by one chip, over all executions."""
+    """Bytes sent by one chip, summed over all executions."""
     links: dict[str, float]
     """Bytes sent by kind of link (ICI, NVLink, InfiniBand); empty if unknown."""
     seconds: float
@@ -136,9 +136,9 @@ class Plan(Plotted):
     topology: str
     chips: int
     devices: int
-    """Devices of the mesh: one or two for each chip. Values per chip are per device."""
+    """Number of devices in the mesh: one or two for each chip. Values per chip are values per device."""
     mesh: dict[str, int]
-    """Sizes of the mesh axes: ``dcn_data`` and those within a slice."""
+    """Sizes of the mesh axes: ``dcn_data`` and the axes within a slice."""
     batch_tokens: int
     sequence_length: int
     microbatches: int
@@ -147,31 +147,31 @@ class Plan(Plotted):
     expert_communication: str
     memory: ChipMemory
     does_not_fit: str
-    """XLA's reason if the program does not fit, else empty. In that case ``memory`` holds XLA's numbers and nothing is
-    timed.
+    """XLA's reason if the program does not fit, else empty. With a reason, ``memory`` holds XLA's numbers and no times
+    are estimated.
     """
     model_flops: float
     """FLOPs that the model needs for a step, without the masked half of the attention scores; the numerator of
     the MFU.
     """
     model_flops_unmasked: float
-    """FLOPs with the masked half, as laws and the ``flops`` of run rows count."""
+    """FLOPs with the masked half, counted like in laws and in the column ``flops`` of run tables."""
     step_flops: float
-    """FLOPs that a step executes over all chips, recomputation included."""
+    """FLOPs that a step executes on all chips, recomputation included."""
     xla_flops: float
-    """FLOPs of one chip by XLA's count; Pallas kernels state their own."""
+    """FLOPs of one chip as counted by XLA; Pallas kernels state their FLOPs."""
     communication: tuple[CollectiveVolume, ...]
     roofline: Roofline | None
     """Roofline of the step; None if the chip's data are unknown."""
     program: ProgramTime | None
     """Time of the compiled step, kernel by kernel; None if the chip's data are unknown."""
     evaluation_tokens: int
-    """Tokens of an evaluation batch, padding for the mesh included."""
+    """Number of tokens in an evaluation batch, padding for the mesh included."""
     evaluation_roofline: Roofline | None
     """Roofline of one evaluation batch; None if the chip's data are unknown."""
     evaluation_program: ProgramTime | None
     tokens: int
-    """Tokens of the longest budget."""
+    """Number of tokens of the longest budget."""
     compile_seconds: float
 
     def summary(self) -> Result:
@@ -180,12 +180,14 @@ class Plan(Plotted):
 
     @property
     def fits(self) -> bool:
-        """True if XLA could compile the program and it needs no more memory than the chip has."""
+        """True if XLA could compile the program and the program needs no more memory than the chip has."""
         return not self.does_not_fit and (self.memory.left >= 0 or not self.memory.limit)
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization by the roofline: required FLOPs over the FLOPs that the chips could execute."""
+        """Model FLOPs utilization by the roofline: the ratio of required FLOPs to the FLOPs that the chips could
+        execute.
+        """
         return self._mfu(self.roofline.step_seconds) if self.roofline else math.nan
 
     @property
@@ -200,11 +202,10 @@ class Plan(Plotted):
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step: the larger of the roofline's time and the program's ``floor_seconds``.
-
-        If the program's schedule shows which kernels wait for links, the roofline counts work alone. The result is no
-        strict bound: ``moejax.plan.step_time`` and ``moejax.plan.program_time`` state the assumptions. It is 0 if the
-        chip's data are unknown.
+        """Seconds of a step: the larger of the roofline's time and the program's ``floor_seconds``. If the program's
+        schedule shows which kernels wait for links, the roofline counts only work. The result is not a strict bound:
+        ``moejax.plan.step_time`` and ``moejax.plan.program_time`` state the assumptions. It is 0 if the chip's data are
+        unknown.
         """
         if self.roofline is None or self.program is None:
             return 0.0
@@ -214,7 +215,7 @@ class Plan(Plotted):
 
     @property
     def mfu_of_program_floor(self) -> float:
-        """Model FLOPs utilization by the compiled program at its peaks (``ProgramTime.floor_seconds``)."""
+        """Model FLOPs utilization by the compiled program's ``ProgramTime.floor_seconds``."""
         return self._mfu(self.program.floor_seconds) if self.program else math.nan
 
     @property
@@ -275,7 +276,7 @@ def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 def measure(training: Training, topology: Topology, *, text_to: str = "") -> Plan:
     """Compile a training run's step and evaluation for a topology in this process, and return the plan.
 
-    ``text_to`` names a file for the text of the compiled step. A training run that does not fit is no error.
+    ``text_to`` names a file for the text of the compiled step. A training run that does not fit raises no error.
 
     Raises:
       UserError: the training cannot run on the topology, or the compiler is missing.
@@ -376,7 +377,7 @@ def _memory(program: Program, topology: Topology, compiled: Any, evaluation: Any
 
 def _of_program(compiled: Any) -> tuple[int, int]:
     analysis = compiled.memory_analysis()
-    # Outputs that do not reuse the memory of the incoming state.
+    # Outputs that do not reuse the memory of the input state.
     beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     return analysis.temp_size_in_bytes + max(beside, 0), analysis.generated_code_size_in_bytes
 
@@ -385,7 +386,9 @@ _SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _asked_for(refused: str) -> int:
-    """Return the bytes that a refused program would have used, from XLA's message; 0 if it states none."""
+    """Return the bytes that a program that does not fit would have used, from XLA's message; 0 if the message states
+    none.
+    """
     used = re.search(r"Used ([\d.]+)([KMGT]) of", refused)
     return int(float(used[1]) * _SIZE[used[2]]) if used else 0
 

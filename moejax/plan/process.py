@@ -17,20 +17,21 @@ from moejax.plan.topology import CPU, Topology, check_compiler, parse
 from moejax.train.training import Training
 from moejax.wording import told
 
-_STOPPED = "something on this machine stopped it; give the command again"
+_STOPPED = "another program on this machine stopped it; run the command again"
 _FROM_OUTSIDE: dict[int, str] = {
-    signal.SIGKILL: "the system does that where memory runs out; free some, or plan on a machine that has more",
+    signal.SIGKILL: "the system usually does this when memory runs out; free memory, or plan on a machine with more "
+    "memory",
     signal.SIGTERM: _STOPPED,
     signal.SIGHUP: _STOPPED,
 }
-"""Signals that come from outside the process, with their usual cause and the remedy."""
+"""Signals from outside the process, with their usual cause and a remedy."""
 
 
 def plan(training: Training, topology: Topology, *, text_to: Path | None = None) -> Plan:
     """Compile a training run's step for a topology in a new process, and return the plan.
 
-    ``text_to`` names a file for the compiled program's text. A training run that does not fit is no error; the plan
-    states it.
+    ``text_to`` names a file for the compiled program's text. A training run that does not fit raises no error; the plan
+    reports it.
 
     Raises:
       UserError: the training cannot run on the topology, the compiler is missing, or its process was killed.
@@ -50,7 +51,9 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
         raise UserError(f"The compilation for {topology.name} was killed by {signal.Signals(by).name}; {why}.")
     answer = done.stdout.strip().splitlines()
     if done.returncode or not answer:
-        raise RuntimeError(f"The compilation for {topology.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        raise RuntimeError(
+            f"The compilation for {topology.name} failed with status {done.returncode}:\n{done.stderr[-4000:]}"
+        )
     reply = json.loads(answer[-1])
     if "mistake" in reply:
         raise UserError(reply["mistake"])

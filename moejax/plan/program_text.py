@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One instruction at one call site of its computation."""
+    """One HLO instruction at one call site of its computation."""
 
     type: str
-    """Type of its result."""
+    """HLO type of its result."""
     opcode: str
     name: str = ""
     """Name in the program's text; a Pallas kernel has its own name with a numeric suffix."""
@@ -28,24 +28,26 @@ class Instruction:
     operand_names: tuple[str, ...] = ()
     """Names of those operands."""
     times: int = 1
-    """Number of executions per run of the program, counting every branch as taken."""
+    """Number of executions per program run, if every branch is taken."""
     loops: int = 0
     """Number of loops around it."""
     is_rare: bool = False
-    """True if it runs only when a condition fails that nearly always holds (``moejax.kernels.control_flow``)."""
+    """True if it runs only in a rare case, such as a buffer overflow (``moejax.kernels.control_flow``)."""
     fusion: str = ""
-    """Name of the fusion (one kernel) that contains it. A fusion's parts follow it and may be fusions themselves."""
+    """Name of the fusion (one kernel) that contains the instruction. A fusion's parts follow the fusion and may be
+    fusions themselves.
+    """
     is_offloaded: bool = False
-    """True if it runs concurrently with the following instructions, on a TPU's SparseCores."""
+    """True if it runs on a TPU's SparseCores, concurrently with the following instructions."""
     times_known: bool = True
-    """True if the program states the trip counts of all loops around it; an unknown count is taken as 1."""
+    """True if the program states the trip counts of all loops around it; an unknown trip count is assumed to be 1."""
 
 
 @functools.lru_cache(maxsize=1)
 def instructions(program: str) -> tuple[Instruction, ...]:
-    """Return the instructions that call no computation, and fusions, in textual order.
+    """Return all fusions and all instructions that call no computation, in textual order.
 
-    The last program is cached, because communication and time are read from the same text, which is long
+    The result for the last text is cached, because communication and time are read from the same text, which is long
     for a large model.
 
     Raises:
@@ -54,7 +56,9 @@ def instructions(program: str) -> tuple[Instruction, ...]:
     computations = dict(_computations(program))
     entry = next((name for name, computation in computations.items() if computation.is_entry), None)
     if entry is None:
-        raise ValueError("This is not an optimised program: it has no ENTRY; give the text of a compiled one.")
+        raise ValueError(
+            "The text is not an optimised program, because it has no ENTRY; give the text of a compiled program."
+        )
     return tuple(_called(entry, computations, Instruction(type="", opcode="", rest="")))
 
 
@@ -73,7 +77,7 @@ class _Line:
 
 
 _BEGIN = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .* \{$")
-# A type may contain parentheses, but none that follow a lowercase word.
+# A type may contain parentheses, but not directly after a lowercase word.
 _INSTRUCTION = re.compile(
     r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<opcode>[a-z][a-z0-9\-]*)\((?P<rest>.*)"
 )
@@ -92,7 +96,7 @@ def _computations(program: str) -> Iterator[tuple[str, _Computation]]:
 
 
 def _called(name: str, computations: Mapping[str, _Computation], around: Instruction) -> Iterator[Instruction]:
-    """Yield the instructions of a computation called in the context of ``around``."""
+    """Yield the instructions of a computation that is called in the context of ``around``."""
     types = {one.name: one.type for one in computations[name].instructions}
     for one in computations[name].instructions:
         callees = list(_callees(one))
@@ -128,12 +132,13 @@ def _operands(instruction: _Line) -> list[str]:
 
 
 _CALLING = ("call", "call-start")
-"""Opcodes that run their ``to_apply`` computation: synchronously, or concurrently on a TPU's SparseCores."""
+"""Opcodes that run their ``to_apply`` computation, synchronously or concurrently on a TPU's SparseCores."""
 
 
 def _callees(instruction: _Line) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the name of each computation that an instruction calls; the scalar function of a reduction is
-    omitted."""
+    """Yield the kind and the name of each computation that an instruction calls, except the scalar functions of
+    reductions.
+    """
     for call in _CALLS.finditer(instruction.rest):
         if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode in _CALLING):
             names = [name.strip().lstrip("%") for name in (call["one"] or call["many"]).split(",")]

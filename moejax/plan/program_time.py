@@ -3,16 +3,16 @@
 There are two estimates:
 
 - By XLA's cycles: each of XLA's own kernels takes the cycles of the TPU compiler's cost model, which overestimates
-  plain additions several times. Grouped products use all rows of their buffers.
-- At least (``floor_seconds``): kernels without a product take no longer than their bytes at the memory bandwidth, and
-  grouped products use the rows that a balanced routing fills. If the chip's clock is unknown, as for all GPUs, only
-  this estimate exists; products then take their time at the chip's peak or at the bandwidth, whichever is longer. It
-  is no strict bound: XLA's cycles of products are estimates, and the overlap with communication on TPUs is assumed.
+plain additions several times. Grouped matmuls use all rows of their buffers.
+- At least (``floor_seconds``): kernels without a matmul take no longer than their bytes at the memory bandwidth, and
+grouped matmuls use the rows that a balanced routing fills. If the chip's clock is unknown, as for all GPUs, only this
+estimate exists; matmuls then take their time at the chip's peak or at the bandwidth, whichever is longer. It is not a
+strict bound: XLA's cycles for matmuls are estimates, and the overlap with communication on TPUs is assumed.
 
-In both, Pallas kernels and attention compute at the chip's peak. Grouped products count the FLOPs that they state; on
-GPUs they state none, and the shapes of their arrays determine them. Attention counts the scores that its kernels
-compute: on a TPU whole blocks, with the masked half of diagonal blocks. Code that runs only if a buffer overflows is
-excluded.
+In both, Pallas kernels and attention compute at the chip's peak. Grouped matmuls count the FLOPs that they state; on
+GPUs they state none, so the shapes of their arrays determine the FLOPs. Attention counts the scores that its kernels
+compute: on a TPU whole blocks, including the masked half of diagonal blocks. Code that runs only if a buffer overflows
+is excluded.
 
 Collectives on GPUs run one after another in the order of their starts. They overlap with the kernels between their
 start and their end in the program's schedule. XLA's TPU compiler fuses them into kernels instead, so TPUs use the
@@ -40,27 +40,33 @@ class ProgramTime(OverlappedLinks):
     """Seconds of one run of a compiled program on one device."""
 
     xla_seconds: float
-    """Kernels that XLA's TPU compiler generates, by its cycles; 0 if the cycles or the clock are unknown."""
+    """Seconds of the kernels that XLA's TPU compiler generates, by its cycles; 0 if the cycles or the clock are
+    unknown.
+    """
     xla_seconds_at_bandwidth: float
-    """XLA's own kernels, with those without a product at the memory bandwidth. If the clock is unknown, products at the
-    chip's peak.
+    """Seconds of XLA's own kernels, with kernels without a matmul at the memory bandwidth. If the clock is unknown,
+    matmuls run at the chip's peak.
     """
     pallas_seconds: float
-    """Pallas and attention kernels, with all rows of the experts' buffers."""
+    """Seconds of Pallas and attention kernels, with all rows of the experts' buffers."""
     pallas_seconds_of_rows: float
-    """Pallas and attention kernels, with the rows that a balanced routing fills."""
+    """Seconds of Pallas and attention kernels, with the rows that a balanced routing fills."""
     link_seconds: dict[str, float]
-    """Communication, by mesh axes joined with a plus."""
+    """Seconds of communication, by mesh axes joined with a plus."""
     flops: float = 0.0
-    """FLOPs of all products; experts with the rows that a balanced routing fills."""
+    """FLOPs of all matmuls; experts count the rows that a balanced routing fills."""
     waited_seconds: float | None = None
-    """Communication that overlaps with no kernel in the program's schedule; None if the overlap is assumed."""
+    """Seconds of communication that overlaps with no kernel in the program's schedule; None if the overlap is
+    assumed.
+    """
     kernels: int = 0
     """Minimum number of kernels launched on a GPU."""
     launch_seconds: float = 0.0
-    """Time to launch kernels and collectives; in neither estimate, since launches overlap with earlier kernels."""
+    """Time to launch kernels and collectives. Neither estimate includes it, because launches overlap with earlier
+    kernels.
+    """
     once_counted: int = 0
-    """Kernels in loops with an unknown trip count. They count once, so both estimates are too short."""
+    """Number of kernels in loops with an unknown trip count. They count once, so both estimates are too short."""
 
     @property
     def cycles_seconds(self) -> float:
@@ -69,7 +75,7 @@ class ProgramTime(OverlappedLinks):
 
     @property
     def floor_seconds(self) -> float:
-        """Seconds with each kernel at the peak of its limiting resource, and products by XLA's cycles if known."""
+        """Seconds with each kernel at the peak of its limiting resource, and matmuls by XLA's cycles if known."""
         work = self.xla_seconds_at_bandwidth + self.pallas_seconds_of_rows
         return self.beside(work) if self.waited_seconds is None else work + self.waited_seconds
 
@@ -99,8 +105,8 @@ def program_time(
 ) -> ProgramTime:
     """Return the time of a program from its text.
 
-    ``rows`` is the filled share of the experts' buffers. ``exchanges`` has the seconds of one execution of each
-    collective, by instruction name.
+    ``rows`` is the filled share of the experts' buffers. ``exchanges`` has each collective's seconds per execution, by
+    instruction name.
     """
     executed = kernels(text)
     # Attention uses all of its rows, whatever the routing.
@@ -125,7 +131,8 @@ def program_time(
 def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
     """Return the share of the experts' buffers that a balanced routing fills.
 
-    Along ``expert`` the buffers hold more, up to all rows of the group's devices (``moejax.routing.communication``).
+    Along ``expert``, the buffers have more space, up to all rows of the group's devices
+    (``moejax.routing.communication``).
     """
     return 1 / min(training.recipe.runtime.buffer_factor, mesh["expert"])
 
@@ -159,7 +166,8 @@ def compiler_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
 def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
     """Return the minimum seconds of XLA's own kernels, each by ``floor_seconds``.
 
-    The total is at least the time of all memory traffic, with that of copies and SparseCores, which run concurrently.
+    The total is at least the time of all memory traffic, including the traffic of copies and SparseCores, which run
+    concurrently.
     """
     total, of_memory = 0.0, _bytes_moved_beside(kernels) / chip.memory_bytes_per_second
     for one in _own_kernels(kernels):
@@ -172,8 +180,8 @@ def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> flo
 def floor_seconds(kernel: CompiledKernel, chip: Chip) -> float:
     """Return the minimum seconds of one execution of one of XLA's own kernels.
 
-    A kernel without a product takes no longer than its bytes at the memory bandwidth. If the clock is unknown, a
-    product takes its time at the chip's peak or at the bandwidth, whichever is longer.
+    A kernel without a matmul takes no longer than its bytes at the memory bandwidth. If the clock is unknown, a matmul
+    takes its time at the chip's peak or at the bandwidth, whichever is longer.
     """
     seconds, at_bandwidth = _cycles_seconds(kernel, chip), bytes_moved(kernel) / chip.memory_bytes_per_second
     if not seconds:
@@ -202,8 +210,8 @@ def _cycles_seconds(kernel: CompiledKernel, chip: Chip) -> float:
 def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
     """Return XLA's own kernels, without offloaded ones.
 
-    If the compiler states cycles, these are the kernels that have some, since others are fused into collectives. On a
-    GPU these are all launched kernels but those of Pallas and of attention.
+    If the compiler states cycles, return the kernels with cycles, because others are fused into collectives. On a GPU,
+    return all launched kernels except Pallas and attention kernels.
     """
     kernels = [one for one in kernels if not one.run.is_offloaded]
     return [one for one in kernels if _cycles(one)] or [
@@ -212,8 +220,8 @@ def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
 
 
 def kernel_flops(kernel: CompiledKernel, rows: float = 1.0) -> float:
-    """Return the FLOPs of the products of one execution of a kernel. ``rows`` is the counted share of the rows of
-    grouped products.
+    """Return the matmul FLOPs of one execution of a kernel. ``rows`` is the share of a grouped matmul's rows that
+    count.
     """
     if _is_pallas(kernel):
         stated = _STATED.search(kernel.run.rest)
@@ -225,7 +233,9 @@ _NOT_LAUNCHED = re.compile(
     r"(parameter|constant|tuple|get-tuple-element|bitcast|after-all|opt-barrier|partition-id|replica-id|domain"
     r"|all-.*|collective-.*|reduce-scatter.*|ragged-all-to-all.*|.*-done|copy-start|async-.*|send|recv)$"
 )
-"""Opcodes that launch no kernel: names, and transfers over links or concurrent with kernels."""
+"""Opcodes that launch no kernel: opcodes that only rename values, and transfers over links or concurrent with
+kernels.
+"""
 
 
 def _is_launched(kernel: CompiledKernel) -> bool:
@@ -235,8 +245,8 @@ def _is_launched(kernel: CompiledKernel) -> bool:
 def waited_seconds(kernels: Iterable[CompiledKernel], chip: Chip, rows: float, exchanges: Mapping[str, float]) -> float:
     """Return the seconds in which no kernel runs because the next one waits for a collective.
 
-    Kernels run one after another in program order. So do collectives, each after its start. A loop's body appears once
-    for all its iterations, so each collective that starts in it also ends in it.
+    Kernels run one after another in program order. Collectives also run one after another, each after its start. A
+    loop's body appears once for all its iterations, so each collective that starts in it also ends in it.
     """
     worked = linked = waited = 0.0
     ends: dict[str, float] = {}
@@ -269,14 +279,14 @@ def launched_seconds(kernel: CompiledKernel, chip: Chip, rows: float) -> float:
 _IN_PART = ("dynamic-slice", "slice", "gather")
 """Opcodes that read only a part of their first operand."""
 _ALIKE = ("bitcast", "reshape", "convert", "copy", "transpose")
-"""Opcodes whose result holds the numbers of the operand, so that a part of one is a part of the other."""
+"""Opcodes whose result holds the operand's numbers, so that a part of the result is a part of the operand."""
 
 
 def bytes_moved(kernel: CompiledKernel) -> int:
     """Return the bytes of the chip's memory that a kernel reads and writes.
 
     Operands and results count if they are in the chip's memory. If a kernel reads or writes only slices or rows of an
-    array, only those count.
+    array, only these slices or rows count.
     """
     run = kernel.run
     read, written = [0.0] * len(run.operands), _bytes(_WORKSPACE.sub("", run.type) if _is_library(run) else run.type)
@@ -296,8 +306,8 @@ def bytes_moved(kernel: CompiledKernel) -> int:
 
 
 def _uses(kernel: CompiledKernel) -> Iterator[tuple[Instruction, Sequence[int | None], bool]]:
-    """Yield the instructions of a kernel, the kernel operand behind each of their operands (or None), and whether each
-    is a result.
+    """Yield each instruction of a kernel, the kernel operand behind each of its operands (or None), and whether it is a
+    result of the kernel.
     """
     run = kernel.run
     if run.opcode != "fusion":
@@ -321,8 +331,8 @@ def _uses(kernel: CompiledKernel) -> Iterator[tuple[Instruction, Sequence[int | 
 
 
 def _used_and_results(kernel: CompiledKernel) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the parts of a fusion that other parts use, and those that are its results, possibly under another name.
-    Each is identified by its fusion and its own name.
+    """Return the parts of a fusion that other parts use, and the parts that are its results, possibly under another
+    name. Each part is identified by its fusion and its own name.
     """
     used: set[tuple[str, str]] = set()
     results: set[tuple[str, str]] = set()
@@ -344,9 +354,11 @@ def _written_in_place(one: Instruction) -> str:
 
 
 _ELSEWHERE = re.compile(r"\w+\[[\d,<=]*\]\{[^{}]*S\(\d+\)[^{}]*\}")
-"""Pattern of an array whose layout names a memory space: ``S(1)`` is on-chip memory of a TPU; others are the host's."""
+"""Pattern of an array whose layout names a memory space: ``S(1)`` is a TPU's on-chip memory; other spaces are host
+memory.
+"""
 _WORKSPACE = re.compile(r"\b[su]8\[\d+\]\{0\}")
-"""Pattern of the workspace of NVIDIA's libraries in the type of a result."""
+"""Pattern of the workspace of NVIDIA's libraries in a result type."""
 
 
 def _is_library(run: Instruction) -> bool:
@@ -378,7 +390,7 @@ _PRECISION = re.compile(r"operand_precision=\{(\w+)")
 
 
 def _passes(product: Instruction, chip: Chip) -> int:
-    """Return the minimum number of bfloat16 products that take the same time as a product."""
+    """Return the minimum number of bfloat16 matmuls that take the same time as this matmul."""
     if several := _IN_BFLOAT16.search(product.rest):
         return int(several[1])
     if not all(type_.startswith("f32") for type_ in product.operands[:2]):
@@ -398,10 +410,10 @@ _CONTRACTED = re.compile(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[](?P<places>
 
 
 def product_flops(product: Instruction) -> float:
-    """Return the FLOPs of a product: two for each pair of numbers that are multiplied.
+    """Return the FLOPs of a matmul: two for each pair of numbers that are multiplied.
 
-    XLA's TPU compiler writes a product as a convolution, whose padding and dilation holes do not count. Its GPU
-    compiler writes ``dot`` or a call of cuBLAS.
+    XLA's TPU compiler writes a matmul as a convolution, whose padding and dilation holes do not count. Its GPU compiler
+    writes ``dot`` or a call to cuBLAS.
     """
     if contracted := _CONTRACTED.search(product.rest):
         places = [int(place) for place in re.findall(r"\d+", contracted["places"])]
@@ -436,16 +448,16 @@ _OF_A_GPU = ("mosaic_gpu_v2", "__gpu$xla.gpu.triton", "triton_kernel_call", "tri
 
 
 def pallas_seconds(kernels: Iterable[CompiledKernel], chip: Chip, *, rows: float = 1.0) -> float:
-    """Return the seconds of all Pallas kernels but attention: FLOPs at the peak, or bytes at the memory bandwidth.
+    """Return the seconds of all Pallas kernels except attention: FLOPs at the peak, or bytes at the memory bandwidth.
 
-    TPU kernels state both; on a GPU the shapes of their arrays determine them. Grouped products have all rows of their
-    buffers, also those that a balanced routing leaves empty. ``rows`` is the share of rows whose FLOPs count.
+    TPU kernels state FLOPs and bytes; on a GPU, array shapes determine them. Grouped matmuls read all rows of their
+    buffers, including rows that a balanced routing leaves empty. ``rows`` is the share of rows whose FLOPs count.
     """
     return sum(one.times * _pallas_kernel_seconds(one, chip, rows) for one in kernels if _is_pallas(one))
 
 
 def _is_pallas(kernel: CompiledKernel) -> bool:
-    """Return whether a kernel is a Pallas kernel other than attention, which states no cost on a TPU."""
+    """Return whether a kernel is a Pallas kernel other than attention. On a TPU, attention states no cost."""
     targets = (f'custom_call_target="{target}"' for target in _OF_A_GPU)
     return _STATED.search(kernel.run.rest) is not None or any(target in kernel.run.rest for target in targets)
 
@@ -465,11 +477,11 @@ def _is_in_float32(run: Instruction) -> bool:
 
 
 def grouped_flops(run: Instruction) -> float:
-    """Return the FLOPs of a grouped product from its arrays; 0 for another kernel.
+    """Return the FLOPs of a grouped matmul from its arrays; 0 for another kernel.
 
-    The operands are rows [R, D] and matrices [G, D, F], in either order, and the result is [R, F]. Or two arrays of
-    rows give gradients of matrices. Smaller operands hold scales and group sizes. D, F and R each occur in two of the
-    three arrays, G in one.
+    The operands are rows [R, D] and matrices [G, D, F], in either order, and the result is [R, F]. For gradients of
+    matrices, the operands are two arrays of rows. Smaller operands hold scales and group sizes. D, F and R each occur
+    in two of the three arrays, G in one.
     """
     read = sorted(map(_array, run.operands), key=math.prod)[-2:]
     shapes = [*read, _array(run.type)]
@@ -485,21 +497,21 @@ def _factors(run: Instruction) -> list[str]:
 
 
 _IN_8_BITS = {"fp8": r"f8\w+\[", "int8": r"[su]8\["}
-"""Prefix patterns of types, by ``Runtime.matmul_quantization``."""
+"""Patterns of HLO type prefixes, by ``Runtime.matmul_quantization``."""
 
 
 def _peak(chip: Chip, factors: Sequence[str]) -> float:
-    """Return the peak FLOPs per second of products of these operand types: the 8-bit peak if all are 8-bit."""
+    """Return the peak FLOPs per second of matmuls with these operand types: the 8-bit peak if all are 8-bit."""
     of_8_bits = (name for name, word in _IN_8_BITS.items() if factors and all(re.match(word, one) for one in factors))
     return chip.peak(next(of_8_bits, "none")) or chip.flops_per_second
 
 
 _SPLASH = re.compile(r"splash_mha_(?P<phase>fwd|dq|dkv)_")
 _SPLASH_WIDTHS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
-"""Products per score over the width of a query and of a value, by phase of splash attention.
+"""Matmuls per score over the query width and over the value width, by phase of splash attention.
 
-``fwd``: scores and weighted values. ``dq``: scores again, their gradients, gradients of queries. ``dkv``: scores again,
-their gradients, gradients of keys and values.
+``fwd``: scores and weighted values. ``dq``: recomputed scores, their gradients, gradients of queries. ``dkv``:
+recomputed scores, their gradients, gradients of keys and values.
 """
 
 
@@ -509,13 +521,11 @@ _CUDNN = re.compile(
     r'.*?"mask_type": ?"(?P<mask>\w+)".*?"sliding_window_length": ?"?(?P<window>\d+)'
 )
 _CUDNN_WIDTHS = {"": (1, 1), "Backward": (3, 2)}
-"""The same for cuDNN, which has one backward kernel."""
+"""Matmuls per score for cuDNN, which has one backward kernel."""
 
 
 def attention_seconds(kernel: CompiledKernel, chip: Chip) -> float:
-    """Return the seconds of one execution of an attention kernel, by FLOPs at the peak or bytes; 0 for another
-    kernel.
-    """
+    """Return the seconds of one execution of an attention kernel: FLOPs at the peak, or bytes; 0 for another kernel."""
     flops = attention_flops(kernel)
     return max(flops / chip.flops_per_second, bytes_moved(kernel) / chip.memory_bytes_per_second) if flops else 0.0
 
@@ -538,10 +548,11 @@ def attention_flops(kernel: CompiledKernel) -> float:
 
 
 def _splash_scores(run: Instruction) -> float:
-    """Return the number of scores of splash attention: whole blocks of queries with the blocks of keys that they meet.
+    """Return the number of scores of splash attention: whole blocks of queries times the key blocks that they attend
+    to.
 
-    A kernel's first operand lists the blocks that meet, of shape [1, query blocks, key blocks], limited to a window if
-    there is one. Queries are [sequences, heads, tokens, width].
+    A kernel's first operand lists the key blocks of each query block, with shape [1, query blocks, key blocks], limited
+    to a window if there is one. Queries are [sequences, heads, tokens, width].
     """
     blocks = next(shape for type_ in run.operands for shape in _shapes(type_, "s"))[-2:]
     *several, length, _ = next(shape for type_ in run.operands for shape in _shapes(type_, "b?f"))
@@ -550,8 +561,8 @@ def _splash_scores(run: Instruction) -> float:
 
 
 def _cudnn_scores(call: re.Match[str]) -> float:
-    """Return the number of scores of cuDNN's attention, without those that its causal mask or window removes. Documents
-    packed into a sequence count as one.
+    """Return the number of cuDNN's attention scores, without scores that its causal mask or window removes. Packed
+    documents count as one sequence.
     """
     *several, queries, keys = map(int, re.findall(r"\d+", call["scores"]))
     window = int(call["window"]) or keys

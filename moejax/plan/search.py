@@ -17,11 +17,11 @@ from moejax.train.mesh import check_fits
 from moejax.train.training import Training
 
 ROOM = 0.85
-"""Share of a chip's memory up to which an estimate is compiled. In six plans for TPUs, XLA needed 0.9 to 1.8 times the
-estimate.
+"""Share of a chip's memory up to which an estimated candidate is compiled. In six plans for TPUs, XLA needed 0.9 to 1.8
+times the estimate.
 """
 DOUBT = 1.3
-"""The same share for remedies. It is larger so that each kind of remedy is tried even if estimated not to fit."""
+"""The same share for remedies. It is larger, so that each kind of remedy is tried even if its estimate does not fit."""
 MOST_PARTS = 64
 
 Make = Callable[[Training, Topology], Plan]
@@ -54,7 +54,7 @@ def ways(training: Training, topology: Topology) -> str:
 
 
 def _sizes_joined(training: Training, topology: Topology) -> dict[str, int]:
-    """Return the axis sizes within the parts that ``dcn_data`` joins, as written in a mesh."""
+    """Return the mesh axis sizes within each part that ``dcn_data`` joins."""
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
     return dict(zip(MESH_AXES, sizes, strict=True))
 
@@ -93,10 +93,10 @@ def remedies(
     tries: int = 8,
     progress: StageCallback | None = None,
 ) -> list[tuple[str, Plan]]:
-    """Return changes that make a training run fit, as options and the resulting plans, found by compilation.
+    """Return changes that make a training run fit, as options with the compiled plans.
 
-    Only candidates with a smaller memory estimate than ``refused`` are tried. Changes of one thing come first (remat,
-    microbatches, mesh), then all three together, then more chips.
+    Only candidates with a smaller memory estimate than ``refused`` are tried. Changes of one setting come first (remat,
+    microbatches, mesh), then changes of all three, then more chips.
     """
     own = _candidate(refused, topology)
     every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]

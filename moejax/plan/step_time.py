@@ -1,9 +1,10 @@
 """Compute the roofline of a training step on one chip.
 
-The roofline takes products at the chip's peak, and bytes at the bandwidth of memory and links. The overlap is an
-assumption. Products always overlap with memory traffic. Weights and gradients travel along ``dcn_data``, ``data`` and
+The roofline assumes matmuls at the chip's peak, and bytes at the bandwidth of memory and links. The overlap is an
+assumption. Matmuls always overlap with memory traffic. Weights and gradients travel along ``dcn_data``, ``data`` and
 ``fsdp``. They do not depend on the previous layer, so they overlap with the work of other layers. Tokens that travel
-along ``expert`` and ``tensor`` do not overlap: their time is added. This is no bound, since XLA may hide part of it.
+along ``expert`` and ``tensor`` do not overlap: their time is added. This is not a bound, because XLA may hide part of
+it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OverlappedLinks:
         return sum((s for axes, s in self.link_seconds.items() if not _is_hidden(axes)), 0.0)
 
     def beside(self, work_seconds: float) -> float:
-        """Return the seconds of ``work_seconds`` of work combined with communication."""
+        """Return the total seconds of ``work_seconds`` of work and of communication, with their overlap."""
         return max(work_seconds, self.hidden_seconds) + self.exposed_seconds
 
 
@@ -52,9 +53,9 @@ class Roofline(OverlappedLinks):
     """Seconds of one training step on one chip."""
 
     compute_seconds: float
-    """All products at the peak of their type, recomputation included."""
+    """Seconds of all matmuls at the peak of their type, recomputation included."""
     memory_seconds: float
-    """Estimated memory traffic at the chip's memory bandwidth."""
+    """Seconds of the estimated memory traffic at the chip's memory bandwidth."""
     link_seconds: dict[str, float]
     """Seconds of communication, by mesh axes joined with a plus."""
 
@@ -86,16 +87,14 @@ def _is_hidden(axes: str) -> bool:
 
 
 def model_flops(training: Training) -> float:
-    """Return the FLOPs of one step that the model needs: three forward passes, without the masked half of the
-    scores.
-    """
+    """Return the FLOPs that the model needs for one step: three forward passes, without the masked half of the scores."""
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
     return float(per_token.training_causal * training.recipe.batch_tokens)
 
 
 def step_flops(training: Training) -> float:
-    """Return the FLOPs that one step executes, with recomputation by remat and by the count of a batch's expert
-    loads.
+    """Return the FLOPs that one step executes, including recomputation by remat and the extra forward pass that counts
+    expert loads.
     """
     recipe, architecture = training.recipe, training.architecture
     part = flops_per_token(architecture, recipe.data.sequence_length)
@@ -104,7 +103,7 @@ def step_flops(training: Training) -> float:
     names = kept_names(recipe.runtime.remat)
     again = {
         "none": 0.0,
-        # Projections are kept. Scores and routed experts are no plain dot products and are computed again.
+        # Projections are kept. Scores and routed experts are not plain dot products and are computed again.
         "dots": part.attention_scores_causal + part.routed_experts,
     }.get(recipe.runtime.remat, layers - sum(spared[name].flops for name in names))
     counted = layers * training.counted_share
@@ -112,16 +111,16 @@ def step_flops(training: Training) -> float:
 
 
 def quantized_flops(training: Training) -> float:
-    """Return the part of ``step_flops`` in products of 8-bit numbers (``Runtime.matmul_quantization``).
+    """Return the part of ``step_flops`` in 8-bit matmuls (``Runtime.matmul_quantization``).
 
-    These are projections, feed-forwards and routed experts: forward, recomputed, and for gradients of activations.
-    Multi-token prediction modules are included.
+    These are projections, feed-forward layers and routed experts, in forward passes, recomputation and gradients of
+    activations. Multi-token-prediction modules are included.
     """
     recipe = training.recipe
     quantized = _quantized_per_token(training)
     if not quantized:
         return 0.0
-    # All passes through the layers but that of weight gradients, which is never in 8 bits.
+    # All passes through the layers except the weight gradients, which are never computed in 8 bits.
     names = kept_names(recipe.runtime.remat)
     spared = named_activations(training.architecture, recipe.data.sequence_length)
     part = flops_per_token(training.architecture, recipe.data.sequence_length)
@@ -141,9 +140,9 @@ def _quantized_per_token(training: Training) -> float:
 def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
     """Return the estimated bytes that a step moves between one chip and its memory.
 
-    The optimizer reads and writes parameters and both moments, and gradients once each. Weights of the compute type are
-    written when gathered and read by each product. Activations are written, read by the next product and read by the
-    backward pass. Their gradients are written and read.
+    The optimizer reads and writes parameters and moments, and gradients are written and read once. Weights in the
+    compute type are written when gathered and read by each matmul. Activations are written, read by the next matmul and
+    read by the backward pass. Their gradients are written and read.
     """
     recipe = training.recipe
     again, counted = recipe.runtime.remat != "none", training.counted_share
@@ -165,17 +164,17 @@ def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
     """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one pass: the forward pass,
-    or that of gradients of activations, which scales along other axes.
+    or the pass for gradients of activations, which scales along other axes.
 
-    A matrix is read twice, for its scales and for rounding, and written in 8 bits; its product reads 8 bits. Routed
-    experts are quantized after they are gathered. Of other matrices the device quantizes its own shard and gathers the
-    8-bit values, which also reduces the bytes written by the gather.
+    A matrix is read twice, for its scales and for rounding, and written in 8 bits; its matmul reads 8 bits. Routed
+    experts are quantized after they are gathered. For other matrices, each device quantizes its own shard and gathers
+    the 8-bit values, which also reduces the bytes written by the gather.
     """
     if training.recipe.runtime.matmul_quantization == "none":
         return 0.0
     value, a = value_bytes(training), training.architecture
     part = flops_per_token(a, training.recipe.data.sequence_length)
-    # A token's product has two FLOPs for each of these numbers.
+    # A token's matmul has two FLOPs for each of these numbers.
     others = part.attention_projections + part.shared_experts + part.dense_feed_forward + part.mtp_projections
     others = float(others) / 2 / mesh["tensor"]
     routed = float(params(a).routed_experts + mtp_params(a).routed_experts) / (mesh["tensor"] * mesh["expert"])
@@ -184,9 +183,7 @@ def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def _activation_bytes(training: Training, mesh: Mapping[str, int], tokens: int) -> tuple[float, float]:
-    """Return the bytes of activations and of one prediction's logits on one chip for a batch of ``tokens``, each
-    written once.
-    """
+    """Return the bytes that one chip writes for a batch of ``tokens``: activations, and one prediction's logits."""
     kept = training_memory(training.architecture, tokens, activation_bytes=value_bytes(training))
     chips = math.prod(mesh.values())
     return kept.activations / chips, kept.logits / chips
@@ -200,7 +197,7 @@ def value_bytes(training: Training) -> int:
 def roofline(
     training: Training, mesh: Mapping[str, int], chip: Chip, parameter_bytes: int, link_seconds: dict[str, float]
 ) -> Roofline:
-    """Return the roofline of one step of a training run on a mesh of one kind of chip."""
+    """Return the roofline of one training step on a mesh of one kind of chip."""
     return Roofline(
         compute_seconds=_compute_seconds(training, mesh, chip, step_flops(training), quantized_flops(training)),
         memory_seconds=memory_traffic(training, mesh, parameter_bytes) / chip.memory_bytes_per_second,
@@ -211,7 +208,7 @@ def roofline(
 def evaluation_roofline(
     training: Training, mesh: Mapping[str, int], chip: Chip, tokens: int, link_seconds: dict[str, float]
 ) -> Roofline:
-    """Return the roofline of an evaluation batch: a forward pass; weights and activations are written and read."""
+    """Return the roofline of an evaluation batch: one forward pass, which writes and reads weights and activations."""
     # Multi-token prediction modules are used in training only.
     training = replace(training, architecture=training.architecture.replace(num_mtp_layers=0))
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
@@ -230,7 +227,7 @@ def _compute_seconds(
     training: Training, mesh: Mapping[str, int], chip: Chip, flops: float, quantized_flops: float
 ) -> float:
     quantized_peak = chip.peak(training.recipe.runtime.matmul_quantization)
-    # GPUs compute float32 products in TF32, at half the bfloat16 peak in NVIDIA's data sheets. TPUs round float32 to
+    # GPUs compute float32 matmuls in TF32, at half the bfloat16 peak in NVIDIA's data sheets. TPUs round float32 to
     # bfloat16.
     passes = 2 if value_bytes(training) == 4 and not chip.torus_dimensions else 1
     seconds = (flops - quantized_flops) * passes / chip.flops_per_second + quantized_flops / quantized_peak

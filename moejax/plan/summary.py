@@ -11,12 +11,12 @@ from moejax.result import Column, Result, Table, percent
 if TYPE_CHECKING:
     from moejax.plan.plan import CollectiveVolume, Plan
 
-MEASURED = "steps of one H200 took 1.5 to 1.7 times the second, and no other was measured"
-"""Accuracy of the estimates relative to measured steps (docs/benchmarks.md, One H200)."""
+MEASURED = "measured steps on one H200 took 1.5 to 1.7 times the program's estimate, and no other chip was measured"
+"""Accuracy of the estimates compared with measured steps (docs/benchmarks.md, One H200)."""
 
 
-QUANTIZED_MEASURED = "on one H200 neither was faster than bfloat16, and no other chip was measured"
-"""Measured gain of 8-bit products (docs/benchmarks.md, One H200)."""
+QUANTIZED_MEASURED = "on one H200 neither 8-bit type was faster than bfloat16, and no other chip was measured"
+"""Measured gain of 8-bit matmuls (docs/benchmarks.md, One H200)."""
 
 
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def summary(plan: Plan, price: float | None = None) -> Result:
         f"expert communication {plan.expert_communication}"
     )
     if plan.matmul_quantization != "none":
-        title += f", products in {plan.matmul_quantization}"
+        title += f", matmuls in {plan.matmul_quantization}"
     tables = [_memory(plan)]
     if not plan.does_not_fit:
         tables += _communication(plan)
-        # The time of a step that does not fit is not defined.
+        # A step that does not fit has no time.
         tables += [_time(plan, price)] if plan.roofline is not None and plan.fits else []
     return Result(title=title, warnings=_warnings(plan), tables=tables, data=as_data(plan, price))
 
@@ -79,8 +79,8 @@ def _warnings(plan: Plan) -> list[str]:
     if not once:
         return []
     return [
-        f"{once:,} kernels stand in loops of which the program does not say how often they turn, as of attention in "
-        f"tiles. They count once: the program's times are too short, and so may days and cost be."
+        f"{once:,} kernels are in loops without a stated trip count, such as tiled attention. They count once, so "
+        "the program's times are too short, and days and cost may be too low."
     ]
 
 
@@ -95,7 +95,7 @@ def search_summary(plans: list[Plan], price: float | None = None) -> Result:
         replace(seconds, name="roofline"),
         Column("MFU", percent()),
         replace(seconds, name="program at least"),
-        Column("MFU of it", percent()),
+        Column("program MFU", percent()),
         replace(seconds, name="by XLA's cycles"),
         Column("limited by", words=True),
     )
@@ -179,10 +179,10 @@ def _time(plan: Plan, price: float | None) -> Table:
     hidden, exposed = roofline.hidden_seconds, roofline.exposed_seconds
     waited = exposed if program.waited_seconds is None else program.waited_seconds
     beside = hidden if program.waited_seconds is None else sum(program.link_seconds.values()) - waited
-    scheduled = "" if program.waited_seconds is None else " by the roofline; by the program as XLA has scheduled it"
+    scheduled = "" if program.waited_seconds is None else " in the roofline; by XLA's schedule in the program"
     rows = [
         [
-            "products at the peak",
+            "matmuls at the peak",
             roofline.compute_seconds,
             None,
             None,
@@ -194,16 +194,18 @@ def _time(plan: Plan, price: float | None) -> Table:
             None,
             program.xla_seconds_at_bandwidth,
             program.xla_seconds,
-            "without products at the bandwidth" if plan.has_cycles else "products at the peak, bytes at the bandwidth",
+            "kernels without matmuls at the bandwidth"
+            if plan.has_cycles
+            else "matmuls at the peak, bytes at the bandwidth",
         ],
         [
             "experts, attention",
             None,
             program.pallas_seconds_of_rows,
             program.pallas_seconds,
-            "balanced rows; all there is room for",
+            "rows of a balanced routing; all rows of the buffers",
         ],
-        ["links, behind the work", hidden, beside, hidden, f"along data and fsdp, between slices{scheduled}"],
+        ["links, overlapped", hidden, beside, hidden, f"along data and fsdp, between slices{scheduled}"],
         ["links, waited for", exposed, waited, exposed, f"along expert and tensor{scheduled}"],
         [
             "a step",
@@ -215,24 +217,24 @@ def _time(plan: Plan, price: float | None) -> Table:
         [
             "MFU",
             *(f"{mfu:.1%}" for mfu in (plan.mfu, plan.mfu_of_program_floor, plan.mfu_of_program_cycles)),
-            "of dense products in bfloat16",
+            "of the dense bfloat16 peak",
         ],
         [
-            "to launch the kernels",
+            "kernel launches",
             None,
             program.launch_seconds or None,
             None,
-            f"{program.kernels:,} of them; not in a step, as it goes on beside others",
+            f"{program.kernels:,} launches; they overlap with earlier kernels and do not count in a step",
         ],
         [
-            "if nothing overlapped",
+            "without any overlap",
             roofline.step_seconds_without_overlap,
             None,
             None,
             f"MFU {plan.mfu_without_overlap:.1%}",
         ],
         [
-            "a batch of an evaluation",
+            "an evaluation batch",
             evaluation.step_seconds,
             evaluated.floor_seconds,
             evaluated.cycles_seconds,
@@ -247,18 +249,22 @@ def _time(plan: Plan, price: float | None) -> Table:
     rows = [row for row in rows if any(value is not None for value in row[1:-1])]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
     longer = "program" if program.floor_seconds == plan.seconds else "roofline"
-    products = "products by XLA's cycles" if plan.has_cycles else "products at the peak"
-    overlap = "assumed" if program.waited_seconds is None else "assumed by the first, and by the second as scheduled"
+    products = "matmuls by XLA's cycles" if plan.has_cycles else "matmuls at the peak"
+    overlap = "assumed" if program.waited_seconds is None else "assumed in the roofline and taken from XLA's "
+    "schedule in the program"
     notes = [
-        f"By the longer of the two accounts, the {longer}'s: {format(plan.tokens)} tokens in {plan.days:.3g} days and "
+        f"By the longer of the two estimates, the {longer}'s: {format(plan.tokens)} tokens in {plan.days:.3g} days "
+        "and "
         f"{plan.chip_hours:,.0f} chip-hours{cost}; {format(plan.tokens_per_day, 3)} tokens a day.",
-        "The roofline takes products, estimated traffic and links at their peaks; the program at least its kernels: "
-        f"{products}, all else at the bandwidth. What the links overlap with is {overlap}. Neither is a strict bound; "
-        f"{MEASURED} (docs/plans.md).",
+        "The roofline counts matmuls, estimated memory traffic and links at their peaks. The program counts its "
+        "kernels: "
+        f"{products}, other kernels at the memory bandwidth. The overlap of the links is {overlap}. Neither is a "
+        f"strict bound; {MEASURED} (docs/plans.md).",
     ]
     if (kind := plan.matmul_quantization) != "none":
         notes += [
-            f"Products in {kind} are taken at that type's peak; {QUANTIZED_MEASURED} (docs/quantization.md). Plan with "
-            f"recipe.runtime.matmul_quantization='none' too; the MFU is of bfloat16's peak in both."
+            f"Matmuls in {kind} count at that type's peak, but {QUANTIZED_MEASURED} (docs/quantization.md). For "
+            "comparison, also plan with recipe.runtime.matmul_quantization='none'; both MFUs refer to the bfloat16 "
+            "peak."
         ]
     return Table("a step", columns, rows, notes)

@@ -1,7 +1,7 @@
 """Topologies: chips and their connections.
 
-``v5p:8x8x16`` is a torus of 1,024 TPUs, ``2xv5p:4x4x4`` are two slices, ``h100:8x8`` are 8 hosts of 8 GPUs, ``cpu:8``
-are 8 devices of this machine.
+``v5p:8x8x16`` is a torus of 1,024 TPUs, ``2xv5p:4x4x4`` two slices, ``h100:8x8`` 8 hosts with 8 GPUs each, and
+``cpu:8`` 8 CPU devices of this machine.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CPU = "cpu"
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL = ((1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 CUBE = 4
-"""Chips along an edge of the cubes from which slices of a three-dimensional torus are built."""
+"""Chips along an edge of the cubes that form the slices of a three-dimensional torus."""
 HOST_CHIPS = 4
-"""Chips of a host: 2x2x1 on a three-dimensional torus, and at least 4 on v5e and v6e."""
+"""Number of chips of a host: 2x2x1 on a three-dimensional torus, and at least 4 on v5e and v6e."""
 _LONGEST = {"v4": (4096, 16), "v5p": (6144, 24), "tpu7x": (9216, 36)}
-"""Number of chips of the largest slice, and along its longest edge."""
+"""Number of chips of the largest slice, and maximum number along an edge, by chip."""
 MOST_SLICES = 64
 MOST_GPUS = 2**14
 
@@ -41,7 +41,7 @@ class Topology:
     shape: tuple[int, ...]
     """Chips along each dimension of the torus. For GPUs: number of NVLink groups, and GPUs per group."""
     slices: int = 1
-    """Number of slices, joined by the data center's network; 1 for GPUs."""
+    """Number of slices, which the data-center network joins; 1 for GPUs."""
 
     @property
     def name(self) -> str:
@@ -72,29 +72,29 @@ class Topology:
 
     @property
     def devices(self) -> int:
-        """Number of devices of a mesh: one or two for each chip."""
+        """Number of devices in the mesh: one or two for each chip."""
         return self.chips * (1 if self.chip is None else self.chip.devices)
 
     @property
     def chip(self) -> Chip | None:
-        """Data of one chip; None for CPU devices, whose data are unknown."""
+        """Specification of one chip; None for CPU devices, whose specification is unknown."""
         return CHIPS.get(self.chip_name)
 
     @property
     def device(self) -> Chip | None:
-        """Data of one device."""
+        """Specification of one device; None for CPU devices."""
         return None if self.chip is None else self.chip.device
 
     def is_ring(self, dimension: int) -> bool:
-        """Return whether a link joins the last chip along a dimension to the first: in whole cubes, or on a full edge
-        of a pod.
+        """Return whether a link joins the last chip along a dimension to the first chip. This holds in slices of whole
+        cubes, or along a full edge of a pod.
         """
         if len(self.shape) == 3:
             return all(size % CUBE == 0 for size in self.shape)
         return len(self.shape) == 2 and self.shape[dimension] == 16
 
     def compile_only_devices(self) -> list[Any]:
-        """Return devices to compile for. No TPU or GPU needs to be present.
+        """Return devices as compilation targets. No TPU or GPU needs to be present.
 
         Raises:
           ValueError: the compiler is not installed, or this process has too few CPU devices.
@@ -142,13 +142,13 @@ def check_compiler(topology: Topology) -> None:
     if topology.is_gpu:
         if not has_cuda_plugin():
             raise UserError(
-                f"Compiling for {topology.name} needs JAX's CUDA plugin, which is not installed; no GPU is needed: "
-                f"pip install 'moejax[cuda13]' (4 GB; docs/plans.md has how to keep it in an environment of its own)."
+                f"Compiling for {topology.name} needs JAX's CUDA plugin, which is not installed, but no GPU. Run "
+                "pip install 'moejax[cuda13]' (4 GB; docs/plans.md explains how to use a separate environment)."
             )
     elif topology.chip_name != CPU and importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"Compiling for {topology.name} needs libtpu, which is not installed; no TPU is needed: "
-            f"pip install 'moejax[plan]'."
+            f"Compiling for {topology.name} needs libtpu, which is not installed, but no TPU. Run pip install "
+            "'moejax[plan]'."
         )
 
 
@@ -163,16 +163,18 @@ def parse(text: str) -> Topology:
     chip = several[2] if several else chip
     known = [*(name for name, one in CHIPS.items() if one.torus_dimensions), *TARGETS, CPU]
     if chip not in known:
-        why = "; how its chips are joined is not known" if chip in CHIPS else ""
+        why = " because its interconnect is unknown" if chip in CHIPS else ""
         raise UserError(f"No plan can be made for {chip!r}{why}; {did_you_mean(chip, known)}")
     if several and (chip not in CHIPS or not CHIPS[chip].torus_dimensions):
-        raise UserError(f"The topology is {text!r}; slices are of TPUs, as 2xv5p:4x4x4, and hosts of GPUs h100:2x8.")
+        raise UserError(
+            f"The topology is {text!r}; only TPUs have slices, such as 2xv5p:4x4x4. Write GPU hosts like h100:2x8."
+        )
     if chip == CPU:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", sizes):
-            raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
+            raise UserError(f"The topology is {text!r}; write the number of CPU devices, such as cpu:8.")
         return Topology(CPU, (int(sizes),))
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
-        raise UserError(f"The topology is {text!r}; write it as {some(_names(chip), 8)}.")
+        raise UserError(f"The topology is {text!r}; valid topologies are {some(_names(chip), 8)}.")
     shape = tuple(int(size) for size in sizes.split("x"))
     if chip in TARGETS:
         return _gpu_cluster(chip, shape if len(shape) != 1 else (1, *shape), text)
@@ -181,7 +183,7 @@ def parse(text: str) -> Topology:
         raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
     topology = Topology(chip, shape, int(several[1]) if several else 1)
     if not 1 <= topology.slices <= MOST_SLICES:
-        raise UserError(f"The topology is {text!r}; give 1 to {MOST_SLICES} slices, as 2x{chip}:{sizes}.")
+        raise UserError(f"The topology is {text!r}; give 1 to {MOST_SLICES} slices, such as 2x{chip}:{sizes}.")
     if topology.slices > 1 and not CHIPS[chip].network_bytes_per_second:
         raise UserError(
             f"No plan can be made for slices of {chip}, whose network bandwidth is not published; use one slice, "
@@ -193,24 +195,24 @@ def parse(text: str) -> Topology:
 def _gpu_cluster(name: str, shape: tuple[int, ...], text: str) -> Topology:
     chip = CHIPS[name]
     most, host = chip.nvlink_gpus, chip.host_gpus
-    rule = f"write HOSTSxGPUS, as {name}:{host} or {name}:8x{host}; a host has {host} GPUs, all of which are taken"
+    rule = f"write HOSTSxGPUS, such as {name}:{host} or {name}:8x{host}, with all {host} GPUs of each host"
     if most > host:
         rule = (
-            f"write RACKSxGPUS, as {name}:{most} or {name}:2x64; NVLink joins the {most} GPUs of a rack, of which "
-            f"whole hosts of {host} are taken"
+            f"write RACKSxGPUS, such as {name}:{most} or {name}:2x64. NVLink joins the {most} GPUs of a rack; use "
+            f"whole hosts of {host} GPUs"
         )
     if len(shape) != 2 or min(shape) < 1:
         raise UserError(f"The topology is {text!r}; {rule}.")
     groups, gpus = shape
     whole = gpus % host == 0 or (groups == 1 and gpus < host and host % gpus == 0)
     if gpus > most or not whole or groups * gpus > MOST_GPUS:
-        alone = "" if most > host else ", or of one host alone 1, 2 or 4"
-        raise UserError(f"There is no {text!r}; {rule}{alone}, and at most {MOST_GPUS:,} together.")
+        alone = "" if most > host else ", or 1, 2 or 4 GPUs of a single host"
+        raise UserError(f"There is no topology {text!r}; {rule}{alone}, and at most {MOST_GPUS:,} GPUs in total.")
     return Topology(name, (groups, gpus))
 
 
 def slices(chip: str) -> list[tuple[int, ...]]:
-    """Return the shapes of a chip's slices in ascending size; for GPUs, those of powers of two."""
+    """Return the shapes of a chip's slices in ascending size; for GPUs, only powers of two."""
     if chip in TARGETS:
         largest = 1 << (CHIPS[chip].nvlink_gpus.bit_length() - 1)
         alone = [(1, 1 << power) for power in range(largest.bit_length())]
@@ -230,7 +232,7 @@ def _rule(chip: str) -> str:
         return small
     most, longest = _LONGEST[chip]
     cubes = f"cubes of {CUBE}x{CUBE}x{CUBE}, short edges first"
-    return f"{small}, and of more chips {cubes}, no edge above {longest}, at most {most:,} chips"
+    return f"{small}, and, with more chips, {cubes}, with edges up to {longest} and at most {most:,} chips"
 
 
 def _names(chip: str) -> list[str]:
@@ -238,8 +240,8 @@ def _names(chip: str) -> list[str]:
 
 
 def _nearest(chip: str, shape: tuple[int, ...]) -> list[str]:
-    """Return the three slices whose sorted edges differ least in proportion. If the number of dimensions differs, the
-    number of chips counts first.
+    """Return the names of the three slices whose sorted edges have the ratios nearest to 1. If the number of dimensions
+    differs, the number of chips is compared first.
     """
     dimensions = CHIPS[chip].torus_dimensions
     wanted = sorted((*shape, *(1,) * dimensions), reverse=True)[:dimensions][::-1]
@@ -254,16 +256,16 @@ def _nearest(chip: str, shape: tuple[int, ...]) -> list[str]:
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """The description of one kind of GPU that XLA needs to compile for an absent one."""
+    """Description of a GPU that XLA needs to compile for an absent GPU."""
 
     description: str
-    """Device name of CUDA and JAX."""
+    """Device name in CUDA and JAX."""
     compute_capability: int
     """Major compute capability."""
     cores: int
-    """Streaming multiprocessors."""
+    """Number of streaming multiprocessors."""
     units: int
-    """Float32 units of each multiprocessor."""
+    """Number of float32 units of each multiprocessor."""
     clock_ghz: float
     memory_bytes: int
     """Memory that CUDA reports, without the part that error correction uses."""
@@ -304,7 +306,9 @@ class GpuTarget:
 
 
 def _cudnn_version() -> tuple[int, int]:
-    """Return the version of the installed cuDNN, which programs may call; else one that supports all these GPUs."""
+    """Return the version of the installed cuDNN, which programs may call; if none is installed, a version that supports
+    all these GPUs.
+    """
     try:
         major, minor, *_ = importlib.metadata.version("nvidia-cudnn-cu13").split(".")
     except importlib.metadata.PackageNotFoundError:
@@ -329,6 +333,6 @@ TARGETS = {
 }
 """Targets by the names of ``moejax.laws.chips.CHIPS``.
 
-The numbers are those that CUDA reports for the devices: OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
-2026-11-24.
+The numbers are reported by CUDA for the devices (OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
+2026-11-24).
 """

@@ -458,7 +458,7 @@ def test_skypilot_is_not_given_again_what_it_has(called, texts, capsys):
     stand_in("sky")
     words = ["launch", "sky", TINY, *texts, "--chip", "h100", "--out", "memory://sky-bucket/tiny", "--submit"]
     assert main(words) == 2
-    assert "is not a checkout of it: run the command in one, or name an image" in capsys.readouterr().err
+    assert "is not a checkout of moejax. Run the command in a checkout, or name an image" in capsys.readouterr().err
     words += ["--image", "docker:registry/moejax:gpu"]
     assert main(words) == 0
     first = len(read("calls"))

@@ -139,7 +139,7 @@ def test_what_cannot_be_is_a_sentence():
         model(longest=32).continuations(
             texts(3), tokens=32, enough=lambda row: True, sampling=GREEDY, key=jax.random.key(0)
         )
-    with pytest.raises(ValueError, match="The longest text has 1 tokens"):
+    with pytest.raises(ValueError, match="The maximum length is 1"):
         model(longest=1).check()
 
 

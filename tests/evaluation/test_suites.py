@@ -39,7 +39,7 @@ def test_scores_are_read_under_the_harness_s_names_and_what_is_missing_is_named(
     found = TIAN.averages(scores)
     assert found["Language"] == (25.0, 1, 2)
     assert math.isnan(found["Code"][0])
-    with pytest.raises(UserError, match="Task mmlu has no score acc,none, which the suite reads for MMLU"):
+    with pytest.raises(UserError, match="Task mmlu has no score acc,none, which the suite uses for MMLU"):
         TIAN.scores({**results, "mmlu": {"f1,none": 1.0}})
     assert sorted(name for names in TIAN.shots().values() for name in names) == sorted(
         one.task for one in TIAN.run_here

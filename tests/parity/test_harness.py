@@ -362,7 +362,10 @@ def test_a_model_without_a_tokenizer_needs_one(folder, capsys):
     os.rename(folder / "hf" / "tokenizer.json", folder / "aside.json")
     try:
         assert main(["eval", str(folder / "hf"), *words]) == 2
-        assert "carries no tokenizer; give the one it was trained with as --tokenizer" in capsys.readouterr().err
+        assert (
+            "contains no tokenizer; give the tokenizer that the model was trained with as --tokenizer"
+            in capsys.readouterr().err
+        )
         assert main(["eval", str(folder / "hf"), *words, "--tokenizer", str(folder / "aside.json")]) == 0
     finally:
         os.rename(folder / "aside.json", folder / "hf" / "tokenizer.json")

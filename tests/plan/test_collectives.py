@@ -192,7 +192,7 @@ def test_rings_send_a_share_of_the_array_and_a_sum_goes_round_twice():
     ("text", "sentence"),
     [
         ("HloModule empty", "no ENTRY"),
-        (instruction("replica_groups=someday"), "not in a form known here"),
+        (instruction("replica_groups=someday"), "device groups of a collective cannot be parsed"),
     ],
 )
 def test_what_cannot_be_read_is_said(text, sentence):

@@ -31,7 +31,7 @@ def planned_by(monkeypatch, tmp_path, script):
     return plan(load(Training, str(TINY), []), parse("cpu:1"))
 
 
-@pytest.mark.parametrize(("signal", "why"), [("KILL", "where memory runs out"), ("TERM", "give the command again")])
+@pytest.mark.parametrize(("signal", "why"), [("KILL", "when memory runs out"), ("TERM", "run the command again")])
 def test_a_killed_compilation_is_a_sentence(monkeypatch, tmp_path, signal, why):
     with pytest.raises(UserError, match=f"The compilation for cpu:1 was killed by SIG{signal}; .*{why}"):
         planned_by(monkeypatch, tmp_path, f"kill -{signal} $$")

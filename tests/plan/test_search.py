@@ -274,13 +274,13 @@ def test_a_plan_for_gpus_says_what_the_schedule_waits_for_and_has_no_column_of_c
     assert [column.name for column in times.columns] == ["", "roofline", "program at least", "of"]
     rows = {name: values for name, *values, _ in times.rows}
     assert rows["a step"] == [3.5, 4.5]
-    assert rows["links, behind the work"] == [2.0, 2.5]
+    assert rows["links, overlapped"] == [2.0, 2.5]
     assert rows["links, waited for"] == [1.0, 0.5]
-    assert rows["to launch the kernels"] == [None, 1.25e-3]
+    assert rows["kernel launches"] == [None, 1.25e-3]
     assert found.data["program"]["floor_seconds"] == found.data["seconds"] == plan.seconds == 4.5
     assert "cycles_seconds" not in found.data["program"]
     assert "1,200" in render.text(found, width=200)
-    assert "748 kernels stand in loops" in found.warnings[0]
+    assert "748 kernels are in loops" in found.warnings[0]
     assert not summary(planned(training(), V5E)).warnings
 
 
@@ -306,7 +306,7 @@ def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
         assert found.seconds == 2.0
         assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
         longer = "program" if program > compute else "roofline"
-        assert f"By the longer of the two accounts, the {longer}'s: " in render.text(summary(found), width=200)
+        assert f"By the longer of the two estimates, the {longer}'s: " in render.text(summary(found), width=200)
 
 
 @pytest.mark.parametrize(("memory", "seconds"), [(0.25, 1.25), (2.0, 2.0)])
@@ -389,5 +389,5 @@ def test_a_plan_with_products_of_8_bits_says_that_they_were_measured_to_gain_not
         found = summary(planned(one, V5E))
         said[kind] = f"{found.title} {' '.join(found.tables[-1].notes)}"
     assert "faster than bfloat16" in said["fp8"]
-    assert "products in fp8" in said["fp8"]
+    assert "matmuls in fp8" in said["fp8"]
     assert "bfloat16" not in said["none"]

@@ -50,23 +50,23 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
     ("text", "sentence"),
     [
         ("v5x:4x4", "No plan can be made for 'v5x'; did you mean v5p or v5e"),
-        ("h800:8", "No plan can be made for 'h800'; how its chips are joined is not known; did you mean h200"),
-        ("h100:8x16", "There is no 'h100:8x16'; write HOSTSxGPUS, as h100:8 or h100:8x8"),
-        ("h100:3", "or of one host alone 1, 2 or 4"),
-        ("h100:2x4", "a host has 8 GPUs, all of which are taken"),
-        ("gb200:2x2", "There is no 'gb200:2x2'; write RACKSxGPUS, as gb200:72 or gb200:2x64"),
+        ("h800:8", "No plan can be made for 'h800' because its interconnect is unknown; did you mean h200"),
+        ("h100:8x16", "There is no topology 'h100:8x16'; write HOSTSxGPUS, such as h100:8 or h100:8x8"),
+        ("h100:3", "or 1, 2 or 4 GPUs of a single host"),
+        ("h100:2x4", "with all 8 GPUs of each host"),
+        ("gb200:2x2", "There is no topology 'gb200:2x2'; write RACKSxGPUS, such as gb200:72 or gb200:2x64"),
         ("h100:2x2x8", "The topology is 'h100:2x2x8'; write HOSTSxGPUS"),
-        ("tpu7x", "write it as tpu7x:1x1x1, tpu7x:1x2x1, tpu7x:2x2x1, .* and [0-9]+ more"),
-        ("v5p:2x2", "slices are 1x1x1, 1x2x1, .*, and of more chips cubes .* The nearest are v5p:2x2x1"),
+        ("tpu7x", "valid topologies are tpu7x:1x1x1, tpu7x:1x2x1, tpu7x:2x2x1, .* and [0-9]+ more"),
+        ("v5p:2x2", "slices are 1x1x1, 1x2x1, .*, and, with more chips, cubes .* The nearest are v5p:2x2x1"),
         ("v5p:4x4", "The nearest are v5p:2x2x4"),
         ("v5p:8x8x9", "The nearest are .*v5p:8x8x8"),
         ("v5p:16x8x8", "The nearest are v5p:8x8x16"),
         ("v5e:4x4x4", "slices are 1x1, 2x2, 2x4"),
-        (f"v5p:{'9' * 400}x1x1", "write it as"),
-        (f"cpu:{'9' * 5_000}", "write the number of a CPU's devices"),
-        ("v5p", "write it as"),
-        ("2xh100:8", "slices are of TPUs, as 2xv5p:4x4x4, and hosts of GPUs h100:2x8"),
-        ("2xcpu:8", "slices are of TPUs"),
+        (f"v5p:{'9' * 400}x1x1", "valid topologies are"),
+        (f"cpu:{'9' * 5_000}", "write the number of CPU devices"),
+        ("v5p", "valid topologies are"),
+        ("2xh100:8", "only TPUs have slices, such as 2xv5p:4x4x4. Write GPU hosts like h100:2x8"),
+        ("2xcpu:8", "only TPUs have slices"),
         ("0xv5p:2x2x1", "give 1 to 64 slices"),
         ("2xv4:2x2x1", "whose network bandwidth is not published; use one slice, v4:2x2x1"),
         ("cpu:many", "as cpu:8"),
@@ -106,7 +106,7 @@ def test_a_part_of_a_host_has_its_devices(monkeypatch, chip, shape):
 
 def test_what_compiles_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"no GPU is needed: pip install 'moejax\[cuda13\]'"):
+    with pytest.raises(ValueError, match=r"but no GPU. Run pip install 'moejax\[cuda13\]'"):
         check_compiler(parse("h100:8"))
     with pytest.raises(ValueError, match=r"pip install 'moejax\[plan\]'"):
         check_compiler(parse("v5p:4x4x4"))

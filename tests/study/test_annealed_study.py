@@ -87,7 +87,7 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
             study(anneal_tokens=(30 * STEP,)),
             "at step 24. Between the end of the warm-up at step 16 .* has 2 measurements",
         ),
-        (study(anneal_tokens=(22 * STEP,)), "at step 18. Of the trunk, 1 measurement would be .* every 8 steps"),
+        (study(anneal_tokens=(22 * STEP,)), "at step 18. Between .* has 1 measurement, .* now 8 steps"),
     ],
 )
 def test_what_cannot_be_predicted_is_said_before_anything_is_trained(asked, said):

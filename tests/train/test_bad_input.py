@@ -45,7 +45,7 @@ DATA = {
     ),
     "fewer unique tokens than one batch has": (
         ["data.unique_tokens=64", "batch_tokens=1024"],
-        "data.unique_tokens is 64, fewer than the 1,024 of one batch",
+        "data.unique_tokens is 64, fewer than the 1,024 tokens of one batch",
     ),
     "weights for the decay of parts that there are not": (
         ["data.decay_mixture={{'math': 0.5}}"],
