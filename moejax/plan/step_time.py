@@ -87,7 +87,7 @@ def _is_hidden(axes: str) -> bool:
 
 
 def model_flops(training: Training) -> float:
-    """Return the FLOPs that the model needs for one step: three forward passes, without the masked half of the scores."""
+    """Return the FLOPs that the model needs for a step: three forward passes, without the masked half of the scores."""
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
     return float(per_token.training_causal * training.recipe.batch_tokens)
 
