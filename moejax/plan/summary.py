@@ -65,7 +65,7 @@ def summary(plan: Plan, price: float | None = None) -> Result:
 
 
 def excess(plan: Plan) -> str:
-    """Return by how much a training exceeds the memory of a chip, or XLA's reason."""
+    """Return a sentence on how far a training run exceeds a chip's memory, or with XLA's reason."""
     if plan.memory.left >= 0:
         return f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit.rstrip('.')}."
     over = f"{format_bytes(-plan.memory.left, 3)} more than the {format_bytes(plan.memory.limit, 3)} of a chip"
@@ -136,7 +136,7 @@ def _memory(plan: Plan) -> Table:
     if memory.temporaries:  # XLA does not always state them for a program that it refuses.
         rows += [
             ["gradients, activations, buffers", memory.temporaries],
-            ["or in an evaluation", memory.evaluation],
+            ["in an evaluation instead", memory.evaluation],
             ["program", memory.program],
             ["together", memory.total],
         ]

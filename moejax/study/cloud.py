@@ -43,16 +43,20 @@ class CloudEngine:
     study_name: str
     mount: Mount
     secrets: Sequence[str] = ()
-    """Environment variables of every process whose values no manifest holds."""
+    """Names of secret environment variables of every process; manifests do not contain their values."""
 
     def name(self, task: Task) -> str:
-        """Return the service's name of a training. It depends only on the training, so that none runs twice."""
-        # The name of a training that was launched without a study begins with the study's.
+        """Return the service's name of a training run. It depends only on the training, so that no training runs
+        twice.
+        """
+        # The name of a training run that was launched without a study already begins with the study's name.
         study = "" if f"{task.name}-".startswith(f"{self.study_name}-") else f"{self.study_name}-"
         return kubernetes_name(f"{study}{task.name}-{self._mark(task.study, task.name)}")
 
     def study_label(self, task: Task) -> str:
-        """Return the service's name of a study. Studies of one name in several folders differ."""
+        """Return the service's label for a study. Studies with the same name in different folders have different
+        labels.
+        """
         return kubernetes_name(f"{self.study_name}-{self._mark(task.study)}")
 
     def _mark(self, *parts: object) -> str:

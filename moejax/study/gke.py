@@ -87,7 +87,7 @@ class GkeEngine(CloudEngine):
             "name": self.name(task),
             "namespace": self.namespace,
             "labels": {"app": "moejax", "moejax-study": self.study_label(task)},
-            # A node pool is a slice, and two trainings never share one.
+            # A node pool is a slice, and two training runs never share one.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         }
         if self.queue:

@@ -96,7 +96,7 @@ class SkyEngine(CloudEngine):
             # SkyPilot calls all machines of a TPU slice one node.
             "num_nodes": 1 if slice_ else task.resources.nodes,
             **({"envs": variables} if variables else {}),
-            # SkyPilot takes the values from the environment of the command that submits.
+            # SkyPilot reads the values from the environment of the submitting command.
             **({"secrets": dict.fromkeys(self.secrets)} if self.secrets else {}),
             "file_mounts": {str(self.mount.path): {"source": self.mount.source, "mode": "MOUNT"}},
             **install,

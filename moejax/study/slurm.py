@@ -138,10 +138,10 @@ class SlurmExecutor:
         """Stop waiting; queued jobs stay in the queue."""
 
     def _python(self) -> str:
-        """Return the words of a shell that start Python after the lines of ``setup``."""
+        """Return the shell command that starts Python after the lines of ``setup``."""
         if not self.setup:
             return shlex.quote(sys.executable)
-        # A script that a line sources would read the arguments of the shell, so they are put aside.
+        # A sourced script would read the shell's arguments, so save and clear them first.
         lines = ['moejax_command=("$@")', "set --", *self.setup, 'exec "${moejax_command[@]}"']
         return shlex.join(["bash", "-ec", "\n".join(lines), "bash", sys.executable])
 

@@ -11,7 +11,9 @@ from moejax.laws.budget.peak_rate import LAWS, counted, peak_rate
 from moejax.train.training import Training
 
 OTHER_BATCH = 2.0
-"""Ratio of a given batch to the law's above which the law's learning rate is said to be for another batch."""
+"""Ratio of the configured batch size to the law's above which a warning says that the law's learning rate is for
+another batch size.
+"""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ def choose_hyperparameters(training: Training) -> Chosen:
     """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by the law ``recipe.hyperparameters``.
 
     The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to a power of two
-    sequences, so that meshes and microbatches divide it: which ones are used must not change the numbers.
+    sequences, which meshes and microbatches divide, so that the numbers do not depend on them.
 
     Raises:
-      UserError: the law is unknown, or a longest budget is too short for one batch.
+      UserError: the law is unknown, or the longest budget is too short for one batch.
     """
     recipe, named = training.recipe, training.recipe.hyperparameters
     if named not in LAWS:
@@ -53,6 +55,7 @@ def choose_hyperparameters(training: Training) -> Chosen:
         lines.append(f"  batch_tokens = {batch:,}: {best:,.0f} rounded to a power of two of sequences of {length}")
     elif not best / OTHER_BATCH <= recipe.batch_tokens <= best * OTHER_BATCH:
         lines.append(
-            f"  The rate is for batches of {best:,.0f} tokens; yours has {recipe.batch_tokens:,}, so sweep the rate."
+            f"  The learning rate is for batches of {best:,.0f} tokens, but batch_tokens is "
+            f"{recipe.batch_tokens:,}; sweep the learning rate."
         )
     return Chosen(replace(training, recipe=recipe), (*lines, *(f"  {sentence}" for sentence in rate.beyond)))

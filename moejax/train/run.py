@@ -53,7 +53,7 @@ class TrainingRun:
     lock: HeldLock | None = None
     """Lock of the folder, in the process that writes to it."""
     diverged: str | None = None
-    """Reason why this run was excluded from vmapped training; None if it was not. Only the main process reads the
+    """Reason why this run was excluded from vmapped training run; None if it was not. Only the main process reads the
     file: other machines may see an outdated copy of a shared folder.
     """
     metrics: MetricsLog = field(init=False)

@@ -372,8 +372,8 @@ def vmapped_runs(training: Training) -> list[Training]:
 
 
 def shared_settings(training: Training) -> Training:
-    """Return a training without its name and the settings in which vmapped runs may differ. Trainings with equal
-    results can be vmapped.
+    """Return a training run without its name and the settings in which vmapped runs may differ. Training runs with
+    equal results can be vmapped.
     """
     optimizer = replace(training.recipe.optimizer, learning_rate=1.0, weight_decay=0.0)
     return replace(training, name="", seed=0, recipe=replace(training.recipe, optimizer=optimizer))

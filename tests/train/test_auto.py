@@ -42,7 +42,7 @@ def test_a_rate_for_another_batch_than_the_given_one_is_told(training, times, is
     settings["recipe"]["optimizer"]["learning_rate"] = "auto"
     settings["recipe"] |= {"budgets_tokens": [10**10], "batch_tokens": int(batch * times)}
     lines = choose_hyperparameters(build(Training, settings)).derivation
-    assert any("so sweep the rate" in line for line in lines) == is_told
+    assert any("sweep the learning rate" in line for line in lines) == is_told
 
 
 def test_what_is_given_stays(training):
