@@ -26,7 +26,7 @@ BATCHES_AHEAD = 16
 
 @dataclass(frozen=True)
 class DecayWeights:
-    """Weights that replace the initial ones from a given row on."""
+    """Weights that replace the initial weights from row ``first_row`` on."""
 
     weights: Sequence[float]
     first_row: int

@@ -241,8 +241,8 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig, folder: Path) -> Corpus:
-    """Open the data of a config. An unprepared source is tokenised once into ``folder`` by this process, which also
-    writes the summary there.
+    """Open the data of a config. This process tokenises an unprepared source once into ``folder``, and writes the
+    summary to the same folder.
 
     Raises:
       UserError: a source does not exist, was prepared with another tokenizer, or cannot be prepared.
@@ -278,12 +278,12 @@ def check_sources(config: DataConfig, folder: Path) -> None:
         raise UserError(
             f"data.named_mixture {config.named_mixture} has {len(config.parts)} parts, and "
             f"{config.source or 'no folder'} lacks {some([part.name for part in absent], most=10)}; put a prepared "
-            f"set, a folder or a file of each name there, or name the folder with data.source."
+            "set, folder or file with each of these names into that folder, or set data.source to another folder."
         )
     if absent and config.parts:
         raise UserError(
             f"data.mixture: {some([f'{part.source} ({part.name})' for part in absent])} "
-            f"{'is' if len(absent) == 1 else 'are'} not there; give every part a file or folder, hf:NAME or "
+            f"{'is' if len(absent) == 1 else 'are'} missing; give every part a file or folder, hf:NAME or "
             f"{' or '.join(NAMED)}."
         )
     for part in unread:

@@ -65,8 +65,9 @@ class TokenShard:
     """Result of tokenising one input shard."""
 
     stem: str
-    """Prefix of the file names: ``STEM.train.tokens``, ``STEM.train.ends``, the same for validation, and
-    ``STEM.counts.npy``."""
+    """Prefix of the file names: ``STEM.train.tokens``, ``STEM.train.ends``, the same two for ``validation``, and
+    ``STEM.counts.npy``.
+    """
     input_shard: str
     sha256: str
     """SHA-256 of the digests of its documents, in order."""

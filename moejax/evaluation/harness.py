@@ -65,7 +65,7 @@ RESAMPLES = 1_000
 
 
 class HarnessModel(TemplateLM):
-    """A moejax model with the interface of the harness."""
+    """A moejax model with the harness's interface."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ def load_tasks(
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder is not None and not folder.is_dir():
-        raise UserError(f"There is no folder {folder}; pass one with task files (*.yaml).")
+        raise UserError(f"There is no folder {folder}; pass a folder with task files (*.yaml).")
     manager = TaskManager(include_path=folder, include_defaults=False)
     if not set(names) <= set(manager.all_subtasks):
         # This reads ten thousand files.

@@ -1,4 +1,4 @@
-"""Estimate memory and time of a training run on a mesh by arithmetic alone, to choose candidates worth compiling.
+"""Estimate memory and time of a training run on a mesh without compilation, to choose candidates worth compiling.
 
 An estimate takes milliseconds. It counts the bytes that the program itself sends and holds; additions and savings by
 XLA are not known before compilation.

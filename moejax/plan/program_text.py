@@ -26,7 +26,7 @@ class Instruction:
     operands: tuple[str, ...] = ()
     """Types of the operands that are instructions of the same computation."""
     operand_names: tuple[str, ...] = ()
-    """Names of those operands."""
+    """Names of the operands in ``operands``."""
     times: int = 1
     """Number of executions per program run, if every branch is taken."""
     loops: int = 0

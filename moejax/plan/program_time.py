@@ -208,7 +208,7 @@ def _cycles_seconds(kernel: CompiledKernel, chip: Chip) -> float:
 
 
 def _own_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
-    """Return XLA's own kernels, without offloaded ones.
+    """Return XLA's own kernels, without offloaded kernels.
 
     If the compiler states cycles, return the kernels with cycles, because others are fused into collectives. On a GPU,
     return all launched kernels except Pallas and attention kernels.

@@ -69,7 +69,8 @@ def candidates(training: Training, topology: Topology, room: float = ROOM) -> li
 def search(
     training: Training, topology: Topology, make: Make, *, compiled: int = 6, progress: StageCallback | None = None
 ) -> list[Plan]:
-    """Compile the most promising candidates and return their plans: fitting ones first, then by ``Plan.seconds``.
+    """Compile the most promising candidates and return their plans, sorted by whether they fit and then by
+    ``Plan.seconds``.
 
     The roofline of ``analytic_estimate`` ranks the candidates. The configuration's own choice is always included.
     """

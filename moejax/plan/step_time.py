@@ -155,7 +155,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
 
 
 def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
-    """Return the bytes of the gathered weights in the compute type that one chip uses in a training step."""
+    """Return the bytes of the gathered weights, in the compute type, that one chip uses in a training step."""
     counts, modules, split = params(training.architecture), mtp_params(training.architecture), mesh["tensor"]
     routed = counts.routed_experts + modules.routed_experts
     held = routed / (split * mesh["expert"]) + (counts.total + modules.total - routed) / split

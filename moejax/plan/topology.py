@@ -142,12 +142,12 @@ def check_compiler(topology: Topology) -> None:
     if topology.is_gpu:
         if not has_cuda_plugin():
             raise UserError(
-                f"Compiling for {topology.name} needs JAX's CUDA plugin, which is not installed, but no GPU. Run "
-                "pip install 'moejax[cuda13]' (4 GB; docs/plans.md explains how to use a separate environment)."
+                f"Compiling for {topology.name} needs JAX's CUDA plugin, which is not installed (no GPU is needed). "
+                "Run pip install 'moejax[cuda13]' (4 GB; docs/plans.md explains how to use a separate environment)."
             )
     elif topology.chip_name != CPU and importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"Compiling for {topology.name} needs libtpu, which is not installed, but no TPU. Run pip install "
+            f"Compiling for {topology.name} needs libtpu, which is not installed (no TPU is needed). Run pip install "
             "'moejax[plan]'."
         )
 

@@ -57,7 +57,7 @@ class StudyAnnealed:
 
     @property
     def predicted(self) -> run_table.DataFrame:
-        """Rows of predicted losses at untrained budgets."""
+        """The table's rows for untrained budgets."""
         return self.table[self.table["is_predicted"] == 1]
 
     @property

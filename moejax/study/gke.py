@@ -61,7 +61,7 @@ class GkeEngine(CloudEngine):
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Apply the manifests. A running JobSet stays unchanged; one that has ended is deleted and replaced.
+        """Apply the manifests. A running JobSet stays unchanged; an ended JobSet is deleted and replaced.
 
         Raises:
           UserError: the cluster cannot be reached, or refuses the manifests.

@@ -214,8 +214,8 @@ def train_study(
     """Train all untrained models, locally or by ``executor``, write the run table, and return its path.
 
     ``tasks`` are training runs with their resource requests. Without them, training runs that differ only in seed,
-    learning rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer share a process if a worker would
-    otherwise be idle. Without ``tasks``, a study's stages are trained one after another.
+    learning rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer runs share a process if a worker
+    would otherwise be idle. Without ``tasks``, a study's stages are trained one after another.
 
     Raises:
       UserError: the study is invalid, the folder belongs to another study, training runs failed, or a stage cannot be
@@ -369,7 +369,7 @@ def conclude_table(
     columns.
 
     Args:
-      laws: laws to fit; by default those of ``MOST_LAWS`` whose columns the table has.
+      laws: laws to fit; by default the laws in ``MOST_LAWS`` whose columns the table has.
       flops: budget of the decision; by default ten times the largest run's.
 
     Raises:

@@ -172,7 +172,7 @@ def queued() -> dict[str, str]:
     """Return the state of every job of this user in the queue, by job id.
 
     Raises:
-      UserError: there is no Slurm, or it does not respond.
+      UserError: Slurm is not installed, or does not respond.
     """
     # submitit requires srun on the submitting machine, although only the jobs call it.
     if not all(map(shutil.which, ("sbatch", "squeue", "srun"))):

@@ -59,7 +59,7 @@ def write_launch(study: str | PathLike[str], engine: str, ids: Mapping[str, str]
 
 
 def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
-    """Return an engine's latest id of each task, by model."""
+    """Return the latest engine id of each task, by model."""
     lines = (read_text(open_storage(study), LAUNCHES) or "").splitlines()
     ids: dict[str, str] = {}
     for place, line in enumerate(lines, start=1):

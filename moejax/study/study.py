@@ -102,7 +102,7 @@ class Downstream:
     limit: Annotated[int, whole(0, INT32)] = 0
     """Number of each task's first documents to use; 0 for all."""
     max_new_tokens: Annotated[int, whole(0, INT32)] = 0
-    """Maximum number of generated tokens, in addition to the task's own limit; 0 for the task's default."""
+    """Maximum number of generated tokens. A lower limit of the task also applies; 0 uses only the task's limit."""
     batch_tokens: Annotated[int, whole(1, INT32)] = 8_192
     """Tokens per forward pass."""
     dtype: Annotated[str, one_of(("float32", "bfloat16"))] = "float32"

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 THREADS = 4
-"""Number of XLA's threads on a CPU, independent of the number of cores."""
+"""Number of XLA's threads on a CPU, for any number of cores."""
 
 _NPROC = "NPROC"
 """Environment variable that XLA reads before it counts cores (`DefaultThreadPoolSize` of xla/pjrt/utils.cc)."""

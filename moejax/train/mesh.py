@@ -76,7 +76,10 @@ class MeshShape:
                 "number of slices."
             )
         if devices % wanted:
-            raise UserError(f"mesh.dcn_data is {wanted}, which does not divide {devices} devices; choose a divisor.")
+            raise UserError(
+                f"mesh.dcn_data is {wanted}, but {devices} devices cannot be split into that many equal groups; "
+                "choose a divisor."
+            )
         return wanted
 
 

@@ -100,7 +100,7 @@ def open_data(
     """Return the corpus; the main process prepares it if it does not exist yet.
 
     Raises:
-      UserError: the corpus cannot be read, differs from the one at the start of the runs, or is too small.
+      UserError: the corpus cannot be read, has changed since the runs started, or is too small.
     """
     first = runs[0].training
     data = first.recipe.data
@@ -169,7 +169,8 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
 
 def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup) -> Mesh:
     """Return the mesh after checking settings, data sources and devices. If a check fails, the reason is recorded in
-    the folders of existing training runs, such as those that a study prepared."""
+    the folders of existing training runs, for example of a prepared study.
+    """
     trainings = [training for training, _ in pairs]
 
     def mesh() -> Mesh:

@@ -216,7 +216,9 @@ class GuardConfig:
     """Settings of the divergence guard: which steps to skip, and how many in a row."""
 
     spike: Scale = 0.0
-    """Skip steps with a gradient norm above this multiple of its running mean; 0 skips only non-finite ones."""
+    """Skip steps with a gradient norm above this multiple of its running mean; 0 skips only steps with a non-finite
+    norm.
+    """
     patience: Steps = 5
     """Number of skipped steps in a row after which a training run stops, with the state before the first skipped step.
     It is checked at every logged step.

@@ -50,8 +50,8 @@ independent of the batch and the mesh.
 class Program:
     """The compiled functions of one training run, or of several that are vmapped.
 
-    Shapes and shardings are those of one training run. With ``vmapped_runs``, the arrays of ``step`` have a leading
-    axis of runs.
+    Shapes and shardings describe one training run. With ``vmapped_runs``, the arrays of ``step`` have a leading run
+    axis.
     """
 
     mesh: Mesh

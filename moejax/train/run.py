@@ -46,7 +46,7 @@ class TrainingRun:
     training: Training
     folder: Path
     rows: list[dict[str, Any] | None]
-    """Rows by budget; None for unfinished ones."""
+    """Rows by budget; None for an unfinished budget."""
     attempts: AttemptRecorder
     group: ProcessGroup
     log: Callable[[str], None]
@@ -202,8 +202,8 @@ _REMEDY = "restore a copy, or remove it"
 class RunCheckpoints:
     """Checkpoints of one phase of all runs, each in its run's folder; all states are saved and restored together.
 
-    Diverged runs are skipped. A kill may happen between the saves of two runs, so the valid steps are those for which
-    every run has a checkpoint.
+    Diverged runs are skipped. A kill may happen between the saves of two runs, so a step is valid if every run has a
+    checkpoint of it.
     """
 
     def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Collection[int] = ()):

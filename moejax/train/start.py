@@ -87,7 +87,7 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
 
 
 def initial_weights_sha256(training: Training) -> str:
-    """Return the SHA-256 of a training run's initial weights, reading all of them; empty for random ones.
+    """Return the SHA-256 of a training run's initial weights, reading all of them; empty for random weights.
 
     Raises:
       UserError: the weights do not exist, or differ from what was written.
@@ -120,7 +120,9 @@ def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> No
 
 
 def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
-    """Raise ``UserError`` if the data has other learned tokens than the weights; added tokens may differ."""
+    """Raise ``UserError`` if the data's tokenizer has other learned tokens than the weights' tokenizer; added tokens
+    may differ.
+    """
     own = tokenizer_beside(path) if is_weights(path) else saved_tokenizer(find_saved_state(path, verify=False))
     theirs = own.vocabulary() if own else None
     here = tokenizer.vocabulary() if tokenizer else None
@@ -132,7 +134,8 @@ def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
         first = different[0]
         raise UserError(
             f"initial_weights.source {path} was trained with another tokenizer than the data: {len(different):,} of "
-            f"{len(shared):,} tokens differ, such as {first} ({theirs[first]!r} there, {here[first]!r} here). Prepare "
+            f"{len(shared):,} tokens differ, such as {first} ({theirs[first]!r} in the weights, {here[first]!r} in "
+            "the data). Prepare "
             f"the data with the tokenizer of the weights (data.tokenizer). To start from them anyway, remove "
             "tokenizer.json from a weights folder (moejax convert --to weights)."
         )

@@ -36,7 +36,7 @@ from moejax.wording import told
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
-    """Weights of another model to start from. Optimizer, schedule, data and step start anew."""
+    """Weights of another model to start from. Optimizer, schedule, data and step count start from the beginning."""
 
     source: str = ""
     """A folder of weights (``moejax convert``), a training run's folder, or a checkpoint in one; empty for random

@@ -106,7 +106,7 @@ def test_a_part_of_a_host_has_its_devices(monkeypatch, chip, shape):
 
 def test_what_compiles_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"but no GPU. Run pip install 'moejax\[cuda13\]'"):
+    with pytest.raises(ValueError, match=r"\(no GPU is needed\)\. Run pip install 'moejax\[cuda13\]'"):
         check_compiler(parse("h100:8"))
     with pytest.raises(ValueError, match=r"pip install 'moejax\[plan\]'"):
         check_compiler(parse("v5p:4x4x4"))

@@ -85,7 +85,7 @@ def test_parameters_are_split_over_the_mesh(training):
         (MeshShape(fsdp=3), "does not fit 8 devices"),
         (MeshShape(data=-1, fsdp=-1), "except that one may be -1"),
         (MeshShape(tensor=0), "axes must be positive"),
-        (MeshShape(dcn_data=3), "mesh.dcn_data is 3, which does not divide 8 devices"),
+        (MeshShape(dcn_data=3), "mesh.dcn_data is 3, but 8 devices cannot be split"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(shape, sentence):

@@ -107,8 +107,9 @@ class _Index:
         self.documents = boundaries - 1
 
     def check(self) -> None:
-        """Raise ``UserError`` unless sequences are contiguous and documents consist of all of them in order, as
-        Megatron writes them."""
+        """Raise ``UserError`` unless the sequences are contiguous and the documents cover all sequences in order, like
+        in files written by Megatron.
+        """
         lengths, pointers, documents = self._lengths, self._pointers, self._documents
         expected = 0
         for here in range(0, len(lengths), _CHUNK):

@@ -85,7 +85,7 @@ class TextRange(FileRange):
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[TextFiles | TextRange]:
-    """Yield input shards in the given order: small files are combined, large ones are split."""
+    """Yield input shards in the given order: small files are combined, large files are split."""
     return gathered(
         files, root, split_by_path=False, documents_per_file=DOCUMENTS_OF_A_SINGLE_FILE if options.single_file else 1
     )

@@ -44,7 +44,7 @@ class Tokens(FileRange):
         return (self.end - self.start) * np.dtype(self.type).itemsize
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Yield the tokens between two end-of-document tokens; nothing between two adjacent ones."""
+        """Yield the tokens between two end-of-document tokens; nothing if the two are adjacent."""
         try:
             tokens = mapped(self.file, np.dtype(self.type), self.offset)
         except (OSError, ValueError) as error:
@@ -82,7 +82,9 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 
 
 def mapped(file: File, dtype: np.dtype, offset: int = 0) -> np.ndarray:
-    """Memory-map all whole values after ``offset``; return an empty array if there are none, which cannot be mapped."""
+    """Memory-map all whole values after ``offset``; return an empty array if there are no values, because an empty file
+    cannot be mapped.
+    """
     count = (file.size - offset) // dtype.itemsize
     return np.memmap(file.path, dtype, "r", offset, (count,)) if count > 0 else np.zeros(0, dtype)
 
@@ -159,8 +161,9 @@ def _bare_type(file: File, vocab_size: int) -> np.dtype:
 
 
 def _next_end(tokens: np.ndarray, end_of_document: int, start: int, limit: int) -> tuple[int, bool]:
-    """Return the end of the document that contains ``start``, or ``limit``, and whether an end-of-document token is
-    there."""
+    """Return the end of the document that contains ``start``, at most ``limit``, and whether an end-of-document token
+    is at that position.
+    """
     for here in range(start, limit, _CHUNK):
         ends = np.flatnonzero(tokens[here : min(here + _CHUNK, limit)] == end_of_document)
         if len(ends):

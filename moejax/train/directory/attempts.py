@@ -1,7 +1,7 @@
 """Record the attempts of a training run in ``attempts.json``: start, host, end and time spent.
 
 An attempt lasts from one start of a training run until it ends or dies. Every second belongs to one time bucket. The
-goodput is the share of time spent on steps taken for the first time.
+goodput is the share of time spent on steps that run for the first time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Attempt:
     phases: dict[str, int] = field(default_factory=dict)
     """Number of steps of each phase, in order."""
     reached: dict[str, int] = field(default_factory=dict)
-    """Last logged step of each phase, in this attempt or an earlier one."""
+    """Last logged step of each phase, in this or an earlier attempt."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by time bucket, a key of ``TIME_BUCKETS``."""
 
@@ -143,7 +143,7 @@ class AttemptRecorder:
         self.enter("redone" if step <= self._reached.get(phase, 0) else "training")
 
     def waited(self, seconds: float) -> None:
-        """Move this many seconds from the current bucket to "data"."""
+        """Move ``seconds`` from the current time bucket to "data"."""
         self._seconds[self._bucket] -= seconds
         self._seconds["data"] += seconds
 
@@ -219,7 +219,7 @@ def seconds_by_bucket(attempts: Sequence[Attempt]) -> dict[str, float]:
 
 
 def goodput(attempts: Sequence[Attempt]) -> float | None:
-    """Return the share of all attempts' time spent on steps taken for the first time; None if no time has passed."""
+    """Return the share of all attempts' time spent on steps that run for the first time; None if no time has passed."""
     seconds = seconds_by_bucket(attempts)
     whole = sum(seconds.values())
     return seconds["training"] / whole if whole > 0 else None

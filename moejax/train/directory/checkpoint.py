@@ -1,4 +1,4 @@
-"""Save and restore the checkpoints of a phase through Orbax, and resume from the newest one that can be restored."""
+"""Save and restore a phase's checkpoints through Orbax, and resume from the newest checkpoint that can be restored."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ class CheckpointManager:
         return cast(TrainState, restored), metadata
 
     def set_aside(self, step: int) -> str:
-        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, replacing earlier copies there, and
-        return its new path.
+        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, replace earlier copies, and return its
+        new path.
         """
 
         def move() -> str:

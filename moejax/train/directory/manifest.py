@@ -171,7 +171,7 @@ class Verified:
 
 def verify(folder: Path) -> Verified:
     """Read every committed checkpoint of a training run and compare it with its hashes. Checkpoints that a running
-    training removes meanwhile are omitted.
+    training removes during verification are omitted.
     """
     damaged, unreadable = [], []
     count = size = without = 0

@@ -46,7 +46,7 @@ def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -
 
 
 def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] | None]:
-    """Return the rows of a training run's budgets, None for missing ones.
+    """Return the rows of a training run's budgets; None for a missing row.
 
     Args:
       training: the training's plain data, as returned by ``moejax.train.directory.status.read_training``.

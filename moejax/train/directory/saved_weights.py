@@ -124,7 +124,10 @@ def write_saved_weights(
         average.
     """
     if ema and not saved.training.recipe.ema_decay:
-        raise UserError(f"{saved.folder} keeps no moving average of its parameters: its recipe.ema_decay is 0.")
+        raise UserError(
+            f"{saved.folder} has no moving average of its parameters, because its recipe.ema_decay is "
+            "0; leave out --ema."
+        )
     architecture = saved.training.architecture
     arrays = {name: _open(saved.state, name, of="ema" if ema else "params") for name in parameters(architecture)}
     kinds = {name: Kind(np.dtype(np.float32), tuple(array.shape)) for name, array in arrays.items()}

@@ -48,7 +48,7 @@ class Status:
     """Number of steps done in trunk and branches."""
     total_steps: int | None
     tokens: int | None
-    """Tokens up to ``step``."""
+    """Number of tokens read up to ``step``."""
     budget_tokens: int
     """Budget at the end of the phase; the largest one for the trunk."""
     loss: float | None
