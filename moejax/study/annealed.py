@@ -123,8 +123,8 @@ def check(analysis: Anneals, trainings: Sequence[Training]) -> None:
         trained = [training for training in trainings if budget not in _asked(training, analysis)]
         if len(trained) == len(trainings):
             raise UserError(
-                f"analysis.anneal_tokens has {budget:,}, {_in_steps(trained[0], budget)}, but all models are trained "
-                f"to this budget already. Remove it."
+                f"analysis.anneal_tokens has {budget:,}, which is {_in_steps(trained[0], budget)}, but all models "
+                f"are already trained to this budget; remove it."
             )
 
 
@@ -153,7 +153,7 @@ def _check_recipe(training: Training) -> None:
 
 def _in_steps(training: Training, budget: int) -> str:
     recipe, steps = training.recipe, training.recipe.steps(budget)
-    return f"{steps:,} steps of {recipe.batch_tokens:,} tokens({recipe.tokens(steps):,} tokens)"
+    return f"{steps:,} steps of {recipe.batch_tokens:,} tokens ({recipe.tokens(steps):,} tokens)"
 
 
 def _check_budget(training: Training, budget: int) -> None:

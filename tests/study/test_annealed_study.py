@@ -66,8 +66,14 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
         (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),
         (study(anneal_law="momentous"), "There is no loss-curve law 'momentous'"),
-        (study(anneal_tokens=RECIPE.budgets_tokens[:1]), "163,840, 160 steps of 1,024 tokens, 163,840 in all, but all"),
-        (study(anneal_tokens=(160 * STEP + 1, *ASKED)), "163,841, 160 steps of 1,024 tokens, 163,840 in all, but all"),
+        (
+            study(anneal_tokens=RECIPE.budgets_tokens[:1]),
+            r"163,840, which is 160 steps of 1,024 tokens \(163,840 tokens\), but all",
+        ),
+        (
+            study(anneal_tokens=(160 * STEP + 1, *ASKED)),
+            r"163,841, which is 160 steps of 1,024 tokens \(163,840 tokens\), but all",
+        ),
         (
             study(anneal_tokens=(200 * STEP + 1, 200 * STEP + 2)),
             "204,801 and 204,802, which are the same budget for b: 200",
@@ -82,12 +88,15 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
         (study({"optimizer": {"final_share": 1.0}}), "optimizer.final_share is 1: its learning rate never falls"),
         (study({"budgets_tokens": RECIPE.budgets_tokens[:2]}), "recipe.budgets_tokens has 2 budgets; train at least 3"),
         (study(anneal_tokens=(600 * STEP,)), "has 614,400, but the longest budget of b is 491,520"),
-        (study(anneal_tokens=(10**18,)), "the longest budget of b is 491,520: its trunk ends before a branch to 1,000"),
+        (
+            study(anneal_tokens=(10**18,)),
+            "the longest budget of b is 491,520, so its trunk ends before a branch to 1,000",
+        ),
         (
             study(anneal_tokens=(30 * STEP,)),
             "at step 24. Between the end of the warm-up at step 16 .* has 2 measurements",
         ),
-        (study(anneal_tokens=(22 * STEP,)), "at step 18. Between .* has 1 measurement, .* now 8 steps"),
+        (study(anneal_tokens=(22 * STEP,)), "at step 18. Between .* has 1 measurement, .*now 8 steps"),
     ],
 )
 def test_what_cannot_be_predicted_is_said_before_anything_is_trained(asked, said):

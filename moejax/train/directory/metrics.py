@@ -396,7 +396,7 @@ class WandbLogger:
             self.write(line)
 
     def write(self, line: Line) -> None:
-        """Send a line unless its step was already sent. In a resumed run, W&B's current step is the last step plus one."""
+        """Send a line unless its step was already sent. In a resumed run, W&B's step is the last step plus one."""
         if line["step"] >= self._run.step:
             self._run.log(scalars(line), step=line["step"])
 
