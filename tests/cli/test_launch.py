@@ -290,8 +290,8 @@ def test_a_number_of_chips_that_was_named_is_taken_and_warned_of_where_none_is_c
     training = _wide()
     (one,) = estimate(study_of(training), find("h100"), mfu=0.4).trainings
     assert chips_for(training, one, find("h100"), [1]) == 1
-    assert "GB on each of 1 chips, and 85% of NVIDIA H100 SXM is 68 GB" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"recipe\.microbatches, of which .* or name the number of chips yourself"):
+    assert "GB on each of 1 chips, but 85% of NVIDIA H100 SXM is 68 GB" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"recipe\.microbatches .* or name the number of chips yourself"):
         chips_for(training, one, find("h100"), [1, 2])
 
 
@@ -339,7 +339,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--chip", "cpu", "--nodes", "3"], "on --nodes 3: A batch has 32 sequences"),
         (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and the requested number, 24, does not work"),
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
-        (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
+        (["slurm", PILOT[0], "--chip", "h100"], "Shard it with --config.recipe.mesh.fsdp=-1"),
         (
             ["gke", PILOT[0], PILOT[1].replace("8388608", "8306688"), *PILOT[2:], "--out", "gs://b/x", *IMAGE],
             "A batch has 2028 sequences, which",
@@ -375,9 +375,9 @@ def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["slurm", "--out", "OUT"], "This machine lacks some of Slurm.s commands (sbatch, squeue, srun)"),
-        (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not on this machine (and gcloud"),
-        (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not on this machine"),
+        (["slurm", "--out", "OUT"], "This machine lacks some of Slurm's commands (sbatch, squeue, srun)"),
+        (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not installed on this machine (nor is gcloud"),
+        (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not installed on this machine"),
     ],
 )
 def test_an_engine_that_is_absent_is_a_sentence_and_nothing_is_written(words, sentence, capsys, tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ def test_the_text_is_printed_with_its_prompt(weights, capsys):
     ("words", "sentence"),
     [
         (["--temperature", "-1"], "temperature is -1.0"),
-        (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens, but the model 257"),
+        (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens, but the model has 257"),
     ],
 )
 def test_a_mistake_is_a_sentence(weights, words, sentence, capsys):

@@ -147,7 +147,9 @@ def test_real_processes_read_what_one_reads(text_folder, tmp_path):
 
 
 def test_what_cannot_fill_a_batch_is_refused():
-    with pytest.raises(ValueError, match="has 99 rows of this sequence_length, fewer than the 800 of one batch"):
+    with pytest.raises(
+        ValueError, match="has 99 rows of this sequence_length, fewer than the 800 rows that one batch needs"
+    ):
         batches(*ONE, batch=800, seed=0)
-    with pytest.raises(ValueError, match=r"has 99 rows .* fewer than the 150 of one batch; .* its weight"):
+    with pytest.raises(ValueError, match=r"has 99 rows .* fewer than the 150 rows that one batch needs; .* its weight"):
         batches(*THREE, batch=300, seed=0)

@@ -238,7 +238,7 @@ def test_a_mixture_that_is_prepared_is_read_where_its_texts_are_not(text_folder,
     shutil.rmtree(named["lower"])
     named["web"].unlink()
     assert open_corpus(config, tmp_path / "data").summary() == before
-    with pytest.raises(ValueError, match=r"data\.mixture: .*lower \(lower\), .*web\.jsonl \(web\) are not there"):
+    with pytest.raises(ValueError, match=r"data\.mixture: .*lower \(lower\), .*web\.jsonl \(web\) are missing"):
         open_corpus(config, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -247,7 +247,7 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
     (tmp_path / "empty").mkdir()
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.png").write_text("")
-    for name, seen in {"empty": "; known are", "pictures": r" \(but 1 \.png\)"}.items():
+    for name, seen in {"empty": "; known suffixes are", "pictures": r" \(but 1 \.png\)"}.items():
         parts = {"text": text_folder, name: tmp_path / name}
         mixture = tuple(WeightedSource(name=part, source=str(path), weight=1.0) for part, path in parts.items())
         with pytest.raises(UserError, match=f"{name} contains no readable file{seen}"):
@@ -259,7 +259,7 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
 def test_a_part_is_kept_in_the_folder_of_the_data_and_nowhere_else(text_folder, name):
     mixture = (WeightedSource(name=name, source=str(text_folder), weight=1.0),)
     with pytest.raises(
-        UserError, match=r"data\.mixture.*name .*(it names a folder: use letters|give the part another name)"
+        UserError, match=r"data\.mixture.*name.*(it names a folder: use letters|give the part another name)"
     ):
         DataConfig(mixture=mixture, **SMALL).check()
 
@@ -336,7 +336,7 @@ def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
             {"mixture": (WeightedSource(name="web", source="x", weight=1.0),), "decay_mixture": {"web": 0.0}},
             "decay_mixture.web is 0.0; give a number above 0",
         ),
-        ({"mixture": (WeightedSource(name="a", source="x", weight=1.0),) * 2}, "a name of its own"),
+        ({"mixture": (WeightedSource(name="a", source="x", weight=1.0),) * 2}, "give each part a different name"),
     ],
 )
 def test_an_impossible_choice_is_refused(change, sentence):

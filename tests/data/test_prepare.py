@@ -176,7 +176,7 @@ def test_corrupt_records_are_named_and_counted(tmp_path):
     manifest = prepare(corrupted(tmp_path, 30), tmp_path / "set", validation_share=0.3, corrupt_share=0.25).manifest
     assert manifest.corrupt.records == 30
     assert len(manifest.corrupt.named) == shard.NAMED_CORRUPT
-    assert manifest.corrupt.named[0].startswith("web.jsonl:101: no JSON")
+    assert manifest.corrupt.named[0].startswith("web.jsonl:101: it is not JSON")
     assert manifest.train.documents + manifest.validation.documents == 100
 
 
@@ -193,7 +193,7 @@ def test_more_corrupt_records_than_allowed_are_refused_and_allowed_later(tmp_pat
 def test_one_lost_file_weighs_by_its_bytes(tmp_path):
     source = corrupted(tmp_path, 0, right=1000)
     (tmp_path / "large.parquet").write_bytes(b"?" * 100_000)
-    with pytest.raises(ValueError, match=r"1 of 1,001 records .* are corrupt, 8\d\.\d\d% of it"):
+    with pytest.raises(ValueError, match=r"1 of 1,001 records .* are corrupt \(8\d\.\d\d%\)"):
         prepare(source, tmp_path / "set", validation_share=0.3)
 
 

@@ -140,7 +140,12 @@ def test_damaged_lines_are_named_and_their_neighbours_read(tmp_path):
     assert texts(f for f in found if isinstance(f, Document)) == [*TEXTS[:2], "last"]
     wrong = [f for f in found if isinstance(f, Corrupt)]
     assert [w.name for w in wrong] == ["web.jsonl:3", "web.jsonl:4", "web.jsonl:5", "web.jsonl:7"]
-    assert [w.why[:12] for w in wrong] == ["no JSON (jso", "no JSON obje", "no text in i", "an unpaired "]
+    assert [w.why[:20] for w in wrong] == [
+        "it is not JSON (json",
+        "it is not a JSON obj",
+        "it has no text in it",
+        "it has an unpaired s",
+    ]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
@@ -161,7 +166,7 @@ def test_a_line_in_another_encoding_is_damaged_and_its_neighbours_are_read(tmp_p
     (tmp_path / "web.jsonl").write_bytes(lines[0] + lines[1] + b"\n" + lines[2].decode().encode("utf-8-sig"))
     found = read(tmp_path)
     assert texts(f for f in found if isinstance(f, Document)) == ["first é", "last"]
-    assert any(isinstance(f, Corrupt) and "no JSON" in f.why for f in found)
+    assert any(isinstance(f, Corrupt) and "not JSON" in f.why for f in found)
 
 
 @pytest.mark.parametrize("how", [".gz", ".zst"])
@@ -347,7 +352,7 @@ def test_a_line_that_is_too_long_or_too_deep_is_named_and_its_neighbours_read(
     assert texts(one for one in found if isinstance(one, Document)) == ["a", "b", "c"]
     long, deep, also_deep = [one.why for one in found if isinstance(one, Corrupt)]
     assert long == "a line of more than 2,000 bytes"
-    assert deep == also_deep == "no JSON (it is nested more than 100 deep)"
+    assert deep == also_deep == "it is not JSON (it is nested more than 100 deep)"
 
 
 def test_a_long_line_of_compressed_text_is_cut_between_characters(tmp_path, small_input_shards, monkeypatch):
@@ -395,7 +400,7 @@ def test_what_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no file or folder .*nowhere.* Named sources are python_stdlib"):
         read(tmp_path / "nowhere")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
-    with pytest.raises(ValueError, match=r"no file that can be read \(but 1 \.pdf\)"):
+    with pytest.raises(ValueError, match=r"no readable file \(but 1 \.pdf\)"):
         read(tmp_path)
 
 

@@ -128,7 +128,7 @@ def test_generation_stops_when_every_row_has_enough():
 
 
 def test_what_cannot_be_is_a_sentence():
-    with pytest.raises(ValueError, match="Router 'expert_choice' lets later tokens decide"):
+    with pytest.raises(ValueError, match="Router 'expert_choice' lets later tokens affect"):
         LanguageModel(
             weights()._replace(architecture=ARCHITECTURE.replace(router="expert_choice", capacity_factor=None)),
             Runtime(),

@@ -38,7 +38,7 @@ def test_a_killed_compilation_is_a_sentence(monkeypatch, tmp_path, signal, why):
 
 
 def test_a_compilation_that_fails_by_itself_is_no_mistake_of_the_users(monkeypatch, tmp_path):
-    with pytest.raises(RuntimeError, match="ended with -6"):
+    with pytest.raises(RuntimeError, match="failed with status -6"):
         planned_by(monkeypatch, tmp_path, "kill -ABRT $$")
 
 

@@ -252,7 +252,7 @@ def test_one_score_of_a_task_is_a_share_and_its_error_is_what_is_left():
     perplexity = {"perplexity,none": 7.0, "f1,none": 0.5}
     assert score_of(perplexity, {"perplexity": False, "f1": True}, "x").error == 7.0
     assert score_of(perplexity, {"perplexity": False, "f1": True}, "x", "f1,none").error is None
-    with pytest.raises(UserError, match="Task x has no score em,none; it has perplexity,none, f1,none"):
+    with pytest.raises(UserError, match="Task x has no score em,none; its scores are perplexity,none, f1,none"):
         score_of(perplexity, {}, "x", "em,none")
 
 

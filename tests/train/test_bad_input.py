@@ -109,8 +109,8 @@ def test_a_start_that_is_refused_leaves_its_folder_to_the_next(place, tmp_path, 
     for words, sentence in (
         (["--config.architecture.vocab_size=200"], "set vocab_size to at least 257"),
         (["--config.architecture.vocab_size=201"], "set vocab_size to at least 257"),
-        (other, "fewer than the 32 of one batch"),
-        ([*other, "--config.recipe.data.validation_share=0.3"], "fewer than the 32 of one batch"),
+        (other, "fewer than the 32 rows that one batch needs"),
+        ([*other, "--config.recipe.data.validation_share=0.3"], "fewer than the 32 rows that one batch needs"),
     ):
         assert main([*start, *words]) == 2
         assert sentence in capsys.readouterr().err

@@ -193,7 +193,7 @@ class Two(ProcessGroup):
         (
             [None, "seed has no array in it", "damaged"],
             CoordinatedError,
-            "another state.*seed has no array in it",
+            "does not match this training's state.*seed has no array in it",
         ),
     ],
 )

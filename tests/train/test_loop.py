@@ -185,7 +185,7 @@ def test_out_of_memory_is_a_sentence_with_the_sizes(training, tmp_path, monkeypa
         return [jnp.zeros(2**48).block_until_ready()]
 
     monkeypatch.setattr(loop, "first_state", too_much)
-    sizes = r"too little memory.* 1125899906842624 bytes.*parameters and optimizer of .* take [\d.]+ kB on each device"
+    sizes = r"too little memory.* 1125899906842624 bytes.*parameters and optimizer of .* need [\d.]+ kB on each device"
     with pytest.raises(UserError, match=rf"{sizes}.*recipe\.microbatches"):
         train(on_one_device(training), tmp_path)
 
@@ -194,7 +194,7 @@ def test_a_diverging_training_says_so(training, tmp_path):
     optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=1e6)
     recipe = dataclasses.replace(on_one_device(training).recipe, optimizer=optimizer)
     with pytest.raises(
-        ValueError, match=r"all steps of its trunk were skipped from step 1 to 6.*batches 1 to 5 .*lower"
+        ValueError, match=r"all steps of its trunk were skipped from step 1 to 6.*batches 1 to 5 .*Lower"
     ):
         train(dataclasses.replace(training, recipe=recipe), tmp_path)
 
@@ -243,10 +243,10 @@ def test_seconds_of_a_step_that_the_log_does_not_reach_are_not_known():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"batch_tokens": 100}, "positive multiple of data.sequence_length, 32"),
+        ({"batch_tokens": 100}, "positive multiple of data.sequence_length, which is 32"),
         ({"budgets_tokens": ()}, "budgets_tokens is empty"),
         ({"budgets_tokens": (4096, 2048)}, "ascending order"),
-        ({"budgets_tokens": (300,)}, "fewer than two steps"),
+        ({"budgets_tokens": (300,)}, "shorter than two steps"),
         ({"budgets_tokens": (512,)}, "before the warm-up of 512 tokens"),
         ({"optimizer": OptimizerConfig(decay_share=0.99)}, "or the first step, ends"),
         ({"optimizer": OptimizerConfig(epsilon=0.0)}, "epsilon is 0.0"),

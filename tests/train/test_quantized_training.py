@@ -85,7 +85,7 @@ def test_on_a_tpu_experts_need_tokamax_and_wide_matrices(training, monkeypatch):
         check_quantization(wide, runtime, "v5e")
     check_quantization(wide, runtime, "h100")
     monkeypatch.setattr("moejax.train.devices.has_tokamax", lambda: True)
-    with pytest.raises(UserError, match=r"products are 8 wide.*128 at least"):
+    with pytest.raises(UserError, match=r"matmuls have a dimension of 8.*at least 128"):
         check_quantization(small, runtime, "v5e")
 
 

@@ -188,7 +188,7 @@ def test_models_that_do_not_fit_together_are_refused(training, dense, architectu
 
 
 def test_a_folder_that_holds_no_weights_is_refused(training, tmp_path):
-    with pytest.raises(ValueError, match="neither a folder of weights"):
+    with pytest.raises(ValueError, match="neither a weights folder"):
         start(with_weights(training, MIXTURE, tmp_path))
 
 
@@ -220,7 +220,9 @@ def test_weights_of_another_tokenizer_are_refused_before_the_folder_is_taken(tra
     shutil.copytree(dense[0], tmp_path / "weights")
     tokenizer_file(tmp_path / "weights", "abcdef", ["</s>"])
     other = tokenizer_file(tmp_path / "other", "abdcef", ["</s>"])
-    with pytest.raises(UserError, match=r"2 of 6 tokens differ, such as 2 \('c' there, 'd' here\)\. Prepare"):
+    with pytest.raises(
+        UserError, match=r"2 of 6 tokens differ, such as 2 \('c' in the weights, 'd' in the data\)\. Prepare"
+    ):
         train(starting(other, tmp_path / "weights"), tmp_path / "out")
     with pytest.raises(UserError, match=r"6 of 6 tokens differ, such as 0 \('a' there, '<0x00>' here\)"):
         train(starting(None, tmp_path / "weights"), tmp_path / "out")
