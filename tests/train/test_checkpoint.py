@@ -254,8 +254,14 @@ def test_without_memory_a_checkpoint_is_not_taken_for_damaged(full, saved, monke
 @pytest.mark.parametrize(
     ("write", "difference"),
     [
-        (lambda state: dataclasses.replace(state, balance_loads=None), "balance_loads has no array in the checkpoint and shape"),
-        (lambda state: dataclasses.replace(state, seed=np.zeros(3, np.uint32)), r"seed has shape \(3,\) in the checkpoint"),
+        (
+            lambda state: dataclasses.replace(state, balance_loads=None),
+            "balance_loads has no array in the checkpoint and shape",
+        ),
+        (
+            lambda state: dataclasses.replace(state, seed=np.zeros(3, np.uint32)),
+            r"seed has shape \(3,\) in the checkpoint",
+        ),
     ],
     ids=["without loads", "another shape"],
 )

@@ -117,10 +117,10 @@ class MetricsLog:
 
 
 def history(lines: Sequence[dict[str, Any]], phase: str, start: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of a phase after those of the trunk up to its start, so that they are one run.
+    """Return the trunk's lines up to the start of a phase, followed by the phase's lines.
 
     Args:
-      start: step after which the phase starts; by default the one before its first line.
+      start: step after which the phase starts; by default the step before its first line.
     """
     own = [line for line in lines if line["phase"] == phase]
     last = own[0]["step"] - 1 if start is None else start
