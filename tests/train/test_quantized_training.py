@@ -71,7 +71,8 @@ def test_a_chip_without_such_products_is_refused_before_anything_is_traced(train
     monkeypatch.setattr("moejax.train.program._make_program", lambda *_: pytest.fail("traced"))
     here = jax.devices()[:1]
     monkeypatch.setitem(CHIP_OF_DEVICE, here[0].device_kind, chip)
-    with pytest.raises(UserError, match=rf"is '{kind}', and {CHIPS[chip].name} has no .*; choose .*'none', or another"):
+    sentence = rf"is '{kind}', but {CHIPS[chip].name} does not support such matmuls; choose .*'none', or another"
+    with pytest.raises(UserError, match=sentence):
         make_program(training, make_mesh(MeshShape(data=1), here))
     return None
 
