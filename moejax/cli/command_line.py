@@ -1,6 +1,6 @@
 """Parse the command line, run the command, and turn user errors into sentences.
 
-Exit status: 0 success, 2 user error, 1 bug in moejax or failed check, 75 interrupted and to be started again, 130
+Exit status: 0 success, 2 user error, 1 bug in moejax or failed check, 75 interrupted (run the command again), 130
 stopped by Ctrl-C.
 """
 
@@ -42,17 +42,17 @@ every command:
   --json                     the result on stdout as JSON; messages go to stderr
   --out DIR                  where results are written
   moejax --completion        completion for bash: eval "$(moejax --completion)"
-  numbers                    as people write them: 30B, 1.5T, 1e22
+  numbers                    with or without suffixes: 30B, 1.5T, 1e22
   --config=FILE.py           an ml-collections file; --config.a.b=VALUE changes one setting
 
-exit status: 0 done, 2 invalid input (the message names the remedy), 1 a mistake of moejax or a failed check
+exit status: 0 done, 2 invalid input (the message names the remedy), 1 a bug in moejax or a failed check
              (reproduce, study), 130 stopped by Ctrl-C, 75 interrupted by SIGTERM or the loss of another machine:
              run the same command again
 """
 
 
 def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split arguments into others and overrides: ``--config.a.b=value`` or ``--config.a.b value``."""
+    """Separate overrides (``--config.a.b=value`` or ``--config.a.b value``) from the other arguments."""
     rest, overrides = [], []
     words = list(words)
     while words:
@@ -92,10 +92,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Discard output to a stream that the caller closed (``>&-``), so that work and exit status are unaffected.
+    """Redirect streams that the caller closed (``>&-``) to the null device, so that the command runs as usual.
 
-    Descriptors 1 and 2 are taken too. Otherwise a file that the command opens would get the free number and receive the
-    output.
+    Descriptors 1 and 2 are reopened too. Otherwise the next file that the command opens would get the free descriptor
+    and receive the output.
     """
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -109,21 +109,21 @@ def _open_closed_streams() -> None:
 
 
 CONDITIONS = {
-    errno.ENOSPC: "the disk is full; make room, and give the command again",
-    errno.EDQUOT: "your share of the disk is full; make room, and give the command again",
-    errno.EFBIG: "a file may not become so large here; raise the limit (ulimit -f), or name another disk",
+    errno.ENOSPC: "the disk is full; free some space and run the command again",
+    errno.EDQUOT: "your disk quota is exceeded; free some space and run the command again",
+    errno.EFBIG: "the file exceeds the maximum file size; raise the limit (ulimit -f), or choose another disk",
     errno.ENAMETOOLONG: "this name is too long for the disk; give a shorter one",
-    errno.EACCES: "this may not be read or written by you; name another, or ask for the right",
-    errno.EPERM: "this may not be read or written by you; name another, or ask for the right",
-    errno.EROFS: "nothing can be written on this disk; name a place on another",
+    errno.EACCES: "you have no permission to read or write this; choose another path, or ask for permission",
+    errno.EPERM: "you have no permission to read or write this; choose another path, or ask for permission",
+    errno.EROFS: "this disk is read-only; choose a path on another disk",
     errno.ENOENT: "no such file or folder; give an existing one",
     errno.EISDIR: "this is a folder, where a file is needed; name a file",
-    errno.ENOTDIR: "this lies below a file, where a folder is needed; name another",
-    errno.ELOOP: "this is a link that leads back to itself; name a file",
-    errno.EMFILE: "too many files are open; raise the limit (ulimit -n), and give the command again",
-    errno.EIO: "the disk does not answer; mend it, and give the command again",
+    errno.ENOTDIR: "a part of this path is a file instead of a folder; choose another path",
+    errno.ELOOP: "this symbolic link points back to itself; name a file",
+    errno.EMFILE: "too many files are open; raise the limit (ulimit -n) and run the command again",
+    errno.EIO: "the disk reported an input/output error; repair it and run the command again",
 }
-"""Errors of the operating system that are no fault of moejax, with the remedy."""
+"""Operating-system errors outside moejax's control, each with the remedy."""
 
 
 def _run(words: list[str]) -> int:
@@ -151,7 +151,7 @@ def _run_command(name: str, rest: list[str]) -> int:
         given, overrides = split_overrides(rest)
         command = parse_command(name, given, {"overrides": tuple(overrides), "words": tuple(rest)})
         if overrides and not getattr(command, "config", None):
-            raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
+            raise UserError(f"{overrides[0]} changes a setting of a config file, but no --config=FILE.py was given.")
         inputs, outputs = _files(command)
         with reading(inputs):
             for field, place in outputs.items():

@@ -35,10 +35,10 @@ FOLDER = "configs"
 
 
 def find(config: str) -> Path:
-    """Return the file of ``FILE.py`` or ``FILE.py:arg``: the user's, or else moejax's own of this name.
+    """Return the path of ``FILE.py`` or ``FILE.py:arg``: the user's file, or else moejax's own config of this name.
 
     Raises:
-      UserError: neither exists; the message lists the existing ones.
+      UserError: neither file exists; the message lists the existing configs.
     """
     name = config.partition(":")[0]
     path = Path(name)
@@ -48,7 +48,7 @@ def find(config: str) -> Path:
         return own
     here = map(str, sorted(Path(FOLDER).rglob("*.py")))
     known = dict.fromkeys([*here, *packaged_names()])
-    raise UserError(f"There is not a config file {name or repr(name)}. There are {', '.join(known)}.")
+    raise UserError(f"There is no config file {name or repr(name)}; existing files are {', '.join(known)}.")
 
 
 def packaged_folder() -> Path:
@@ -69,8 +69,8 @@ def packaged_names() -> list[str]:
 
 
 def find_packaged(name: str) -> Path | None:
-    """Return the file of one of moejax's configs by name (``configs/studies/zhao.py``, ``studies/zhao`` or ``zhao``),
-    or None.
+    """Return the path of one of moejax's own configs by name (``configs/studies/zhao.py``, ``studies/zhao`` or
+    ``zhao``), or None.
     """
     asked = PurePosixPath(name)
     asked = asked.with_suffix("") if asked.suffix == ".py" else asked
@@ -81,7 +81,7 @@ def find_packaged(name: str) -> Path | None:
 
 
 def override(settings: dict[str, Any], word: str) -> None:
-    """Apply ``--config.a.b=value``. The new value is parsed as the type of the old one."""
+    """Apply ``--config.a.b=value``. The new value must have the type of the old value."""
     path, equals, text = word.removeprefix("--").partition("=")
     if not equals:
         raise UserError(f"--{path} has no value; write --{path}=VALUE.")
@@ -97,12 +97,12 @@ def _known(group: Any, key: str, where: str) -> Any:
     if isinstance(group, list):
         # int(key) would fail for digits of other scripts (²) and for thousands of digits.
         if key not in map(str, range(len(group))):
-            raise UserError(f"{where}.{key} is not known; {where} is a list with items 0 to {len(group) - 1}.")
+            raise UserError(f"{where}.{key} does not exist; {where} is a list with items 0 to {len(group) - 1}.")
         return int(key)
     if not isinstance(group, dict):
         raise UserError(f"{where} is a single setting, so it has no {key}.")
     if key not in group and not group:
-        raise UserError(f"{where} is a group of settings that has none yet; give it as {where}={{'{key}': VALUE}}.")
+        raise UserError(f"{where} is an empty group of settings; write {where}={{'{key}': VALUE}}.")
     if key not in group:
         raise UserError(unknown(f"{where}.{key}", key, list(group)))
     return key
@@ -113,7 +113,7 @@ def _value(text: str, old: Any, path: str) -> Any:
         given = _literal(text)
         if not old and isinstance(given, dict):
             return given
-        has = f"({', '.join(old)}); change one of them" if old else "that has none yet; give it as {'NAME': VALUE}"
+        has = f"({', '.join(old)}); change one of them" if old else "that is empty; write {'NAME': VALUE}"
         raise UserError(f"{path} is a group of settings {has}.")
     if isinstance(old, bool):
         if text.lower() not in ("true", "false"):
@@ -157,10 +157,11 @@ def _literal(text: str) -> Any:
 
 
 def load(cls: type[T], config: str, overrides: Sequence[str]) -> T:
-    """Return the dataclass that a config file and its overrides describe. Settings with defaults can be overridden too.
+    """Return the dataclass that a config file and its overrides describe. Overrides may also set fields that the file
+    leaves at their defaults.
 
     Raises:
-      UserError: the file or a key does not exist (with the nearest key), or a value has the wrong type.
+      UserError: the file or a key does not exist (the message names the nearest key), or a value has the wrong type.
     """
     return build_overridden(cls, read(config), overrides)
 
@@ -188,7 +189,7 @@ def load_architecture(config: str, overrides: Sequence[str]) -> Architecture:
     architecture = build(Architecture, settings["architecture"], where)
     architecture.check()
     if fault := architecture.fault_in_training:
-        say(f"! {config} cannot be trained: {fault}")
+        say(f"! A model with this architecture ({config}) cannot be trained: {fault}")
     return architecture
 
 
@@ -214,7 +215,7 @@ def read(config: str) -> Any:
     name, _, argument = config.partition(":")
     path = find(config)
     if not Path(name).exists():
-        say(f"moejax: {name} is not here, so moejax's own is read: {path}")
+        say(f"moejax: {name} does not exist here; reading moejax's own config instead: {path}")
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     try:
@@ -223,7 +224,7 @@ def read(config: str) -> Any:
             # seconds, so a script that writes one config after another could load an older one.
             exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
+        raise UserError(f"{name} cannot be run ({says('Python', error)}); correct the file.") from error
     if not callable(vars(module).get("get_config")):
         raise UserError(f"{name} is not a config file: it has no function get_config.")
     parameters = inspect.signature(module.get_config).parameters.values()
@@ -235,7 +236,7 @@ def read(config: str) -> Any:
         with _apart():
             settings = module.get_config(*([argument] if argument else []))
     except (Exception, SystemExit) as error:
-        remedy = "give another argument, or mend it" if argument else "mend it"
+        remedy = "give another argument, or correct the file" if argument else "mend it"
         raise UserError(f"get_config of {config} failed ({says('Python', error)}); {remedy}.") from error
     if not isinstance(settings, ConfigDict):
         raise UserError(

@@ -1,7 +1,7 @@
-"""Declare commands as frozen dataclasses, and check what their fields declare.
+"""Declare commands as frozen dataclasses, and validate their options.
 
 A subclass of ``Command`` is a command: its docstring is the help text, its fields are the options, and ``run`` does the
-work. The module of a command has its examples as ``EXAMPLE``.
+work. The module's ``EXAMPLE`` holds the command's examples.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ def option(
     needs: Sequence[str] = (),
     output: bool = False,
 ) -> Any:
-    """Declare an option; its type and range are those of the field's annotation (``moejax.ranges``).
+    """Declare an option; the field's annotation defines its type and range (``moejax.ranges``).
 
     Args:
       default: the default value, or ``REQUIRED``.
-      flag: name of the option, if it differs from the field's.
-      group: title of its section in the help text, and after a colon its description.
-      read: parser of the text, if it does not follow from the type.
-      bare: text for the option without a value.
+      flag: name of the option, if it differs from the field name.
+      group: title of its section in the help text, optionally followed by a colon and a description.
+      read: parser of the text, if the type does not determine it.
+      bare: value if the option is given without a value.
       excludes: fields that may not be given together with this one.
       needs: fields that must be given together with this one.
-      output: True if the option names a place to write to.
+      output: True if the option names a file or folder to write.
     """
     about = {name: value for name, value in locals().items() if name != "default"}
     return dataclasses.field(default=default, metadata=about)
 
 
 def argument(help: str, *, metavar: str, default: Any = REQUIRED, read: Callable[[str], Any] | None = None) -> Any:
-    """Declare a positional argument; a tuple takes any number of them, at least one if it has no default."""
+    """Declare a positional argument. A tuple field accepts several values, and at least one if it has no default."""
     return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, "read": read, "place": True})
 
 
@@ -63,16 +63,18 @@ def out(help: str, *files: str, required: bool = False, metavar: str = "DIR") ->
 
 
 def hidden(default: Any, **about: Any) -> Any:
-    """Declare an option of moejax's own subprocesses, which the help text does not show."""
+    """Declare an option for moejax's own subprocesses, which the help text omits."""
     return dataclasses.field(default=default, metadata={"help": argparse.SUPPRESS, **about})
 
 
 def local(text: str) -> Path:
-    """Parse a path of this machine, where an object store is not supported."""
+    """Parse a path that must be local, not in an object store."""
     if not text:
         raise UserError("is empty; give a local path, or leave the option out")
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise UserError(f"{text} is not a local path; give one, such as results, and copy the files afterwards")
+        raise UserError(
+            f"{text} is not a local path; give a local path, such as results, and copy the files afterwards"
+        )
     return Path(text)
 
 
@@ -81,19 +83,19 @@ class Command:
     """A command with its options."""
 
     NAMES: ClassVar[dict[str, type[Command]]] = {}
-    """Imported commands by name; a name has two words for an action, as in ``data prepare``."""
+    """Imported commands by name. The name of an action has two words, as in ``data prepare``."""
     ONE_OF: ClassVar[tuple[str, ...]] = ()
-    """Options of which one is required."""
+    """Fields of which one must be given."""
     json: bool = option(False, "print the result on stdout as JSON; messages go to stderr")
 
     def __init_subclass__(cls, name: str = "", **others: Any) -> None:
-        """Register a command; a class without a name has options for several commands."""
+        """Register a command; a class without a name only holds options shared by several commands."""
         super().__init_subclass__(**others)
         if name:
             Command.NAMES[name] = cls
 
     def check(self) -> None:
-        """Raise ``UserError`` for rules that the fields do not declare, without computation."""
+        """Raise ``UserError`` if options violate rules that the fields do not declare. Do no computation."""
 
     def prepare(self) -> None:
         """Configure the process before JAX is imported."""
@@ -104,7 +106,7 @@ class Command:
 
 
 def flag_of(cls: type[Command], name: str) -> str:
-    """Return the option of a field, as in ``--hold-out``; the metavariable of a positional argument."""
+    """Return the option of a field, such as ``--hold-out``, or the metavariable of a positional argument."""
     about = cls.__dataclass_fields__[name].metadata
     return about["metavar"] if about.get("place") else f"--{about.get('flag') or name.replace('_', '-')}"
 
@@ -115,7 +117,7 @@ def given(command: Command) -> list[str]:
 
 
 def check(command: Command) -> None:
-    """Raise ``UserError`` if options violate what their fields declare, or the command's own rules."""
+    """Raise ``UserError`` if options violate the declarations of their fields or the command's own rules."""
     cls, names, hints = type(command), given(command), typing.get_type_hints(type(command), include_extras=True)
     if cls.ONE_OF and not {*cls.ONE_OF} & {*names}:
         raise UserError(f"One of {listed([flag_of(cls, name) for name in cls.ONE_OF], 'or')} is required.")
@@ -135,7 +137,7 @@ def check(command: Command) -> None:
 
 
 def kind_of(hint: Any) -> tuple[Any, Any]:
-    """Return the type of a field without None, and the range of its values; None if there is none."""
+    """Return the type of a field without None, and the range of its values (None if unlimited)."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         hint = next(one for one in typing.get_args(hint) if one is not types.NoneType)
     if typing.get_origin(hint) is Annotated:

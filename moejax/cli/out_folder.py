@@ -1,7 +1,7 @@
 """Write results to ``--out`` by one rule for every command.
 
-A command replaces no file that it reads, and none that moejax did not write or that was changed since. One command at a
-time writes to a folder. Files that belong together appear together.
+A command never replaces its input files, files that moejax did not write, or files that were changed since. Only one
+command at a time writes to a folder. Related files appear together.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HELD: ContextVar[Path | None] = ContextVar("held", default=None)
 
 @contextlib.contextmanager
 def out_folder(folder: Path | None, *, shared: bool = False) -> Iterator[None]:
-    """Create the folder if needed, hold its lock, and convert errors of writing to ``UserError``; do nothing for None.
+    """Create the folder if needed, hold its lock, and convert write errors to ``UserError``; do nothing for None.
 
     Args:
-      shared: True if others may write there too, so that no lock is taken.
+      shared: True if other commands may write there too; then no lock is taken.
 
     Raises:
       UserError: the folder cannot be created or written, another command is writing to it, or a file that moejax did
@@ -59,7 +59,7 @@ def out_file(path: Path) -> Iterator[Path]:
     """Yield a file to write, by the same rule.
 
     Raises:
-      UserError: it cannot be written, or exists already and was not written by moejax.
+      UserError: the file cannot be written, or it exists and was not written by moejax.
     """
     with _said(path), outputs_of(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,10 +68,10 @@ def out_file(path: Path) -> Iterator[Path]:
 
 
 def check_out(place: str | Path, files: tuple[str, ...] = ()) -> None:
-    """Check, before the work, that results can be written to a folder, and that files in it may be replaced.
+    """Check, before any computation, that results can be written to a folder and may replace the files in it.
 
     Raises:
-      UserError: the name is invalid, it lies below a file, or a file exists and was not written by moejax.
+      UserError: the name is invalid, a part of the path is a file, or a file exists and was not written by moejax.
     """
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in str(place)):
         raise UserError(f"--out is {str(place)!r}; a folder's name has no line breaks or other control characters.")
@@ -85,7 +85,7 @@ def check_out(place: str | Path, files: tuple[str, ...] = ()) -> None:
 
 
 def check_outputs(folder: Path, names: tuple[str, ...]) -> None:
-    """Check, before the work, that a command's results may replace the files in a folder.
+    """Check, before any computation, that a command's results may replace the files in a folder.
 
     Raises:
       UserError: one of the files exists and was not written by moejax.

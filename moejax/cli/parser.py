@@ -1,4 +1,4 @@
-"""Derive parsers of the command line from the dataclasses of commands, by argparse."""
+"""Build argparse parsers from the dataclasses of commands."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from moejax.wording import did_you_mean, one_line, told
 
 
 def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = types.MappingProxyType({})) -> Command:
-    """Return the command that the words describe. ``hidden`` has values for fields without an option.
+    """Return the command that the words describe. ``hidden`` holds values for fields without an option.
 
     Raises:
       UserError: an option is unknown or has an invalid value. ``--help`` raises ``SystemExit``.
     """
     if empty := next((word for word in words if word.startswith("--") and word.endswith("=--")), None):
         # argparse treats this -- as the end of the options, and then finds no value.
-        raise UserError(f"{empty.removesuffix('=--')} is '--', which is not a value; give one after the =.")
+        raise UserError(f"{empty.removesuffix('=--')} is '--', which is not a value; write a value after the =.")
     options, unread = parser_of(name).parse_known_args(words)
     values = vars(options)
     cls, known = values.pop("command"), {}
@@ -40,7 +40,9 @@ def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = t
     unread += [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not False]
     if unread:
         if "--" in words and unread[-1] in words[words.index("--") + 1 :]:
-            raise UserError(f"{one_line(unread[-1])} comes after --, which ends the options; write it before --.")
+            raise UserError(
+                f"{one_line(unread[-1])} comes after --, which ends the options; write the option before --."
+            )
         # The name has two words for an action, which may lack an option that its command has.
         name = next((key for key, one in Command.NAMES.items() if one is cls), name)
         flags = [flag_of(cls, f.name) for f in dataclasses.fields(cls) if f.metadata]
@@ -124,7 +126,7 @@ def _add_options(parser: argparse.ArgumentParser, cls: type[Command]) -> None:
 
 
 READ: dict[Any, Callable[[str], Any]] = {int: parse_whole_number, float: parse, str: str, Path: local}
-"""Parsers of the types of options: numbers as people write them, and local paths."""
+"""Parsers by option type: numbers with optional suffixes, and local paths."""
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:

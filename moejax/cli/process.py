@@ -15,15 +15,16 @@ ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
 """Patterns below ``/dev`` of devices that libtpu opens on TPU machines, and of GPU drivers."""
 
 GPU_MEMORY_SHARE = 0.94
-"""Share of the GPU memory that JAX may use; the rest is for CUDA and NCCL. CUDA reports about a data sheet's memory."""
+"""Share of the GPU memory that JAX may use; the rest is for CUDA and NCCL. CUDA reports about the memory size in the
+data sheet."""
 
 
 def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, devices: Path = Path("/dev")) -> None:
-    """Let JAX use the CPU if libtpu is installed and there is no accelerator. Variables set by the user take
+    """Make JAX use the CPU if libtpu is installed and there is no accelerator. Variables set by the user take
     precedence.
 
-    Otherwise JAX asks libtpu for a TPU, which writes pages to stderr and delays the command. Without a TPU, libtpu is
-    installed to compile for absent ones (``moejax[plan]``), which works without this request.
+    Otherwise JAX asks libtpu for a TPU, which writes many lines to stderr and delays the command. Compiling for absent
+    TPUs (``moejax[plan]``) installs libtpu on machines without a TPU and does not need this request.
     """
     if "JAX_PLATFORMS" in environment or "JAX_FORCE_TPU_INIT" in environment:
         return
@@ -34,7 +35,8 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
 
 
 def take_gpu_memory(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let JAX take ``GPU_MEMORY_SHARE`` of a GPU's memory instead of 75 %. Variables set by the user take precedence.
+    """Make JAX preallocate ``GPU_MEMORY_SHARE`` of a GPU's memory instead of 75 %. Variables set by the user take
+    precedence.
 
     Plans assume this share. XLA refuses to start if both names are set.
     """
@@ -43,20 +45,23 @@ def take_gpu_memory(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def check_flags(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Raise ``UserError`` if ``XLA_FLAGS`` holds neither flags nor a file of flags, since XLA would end the process.
+    """Raise ``UserError`` if ``XLA_FLAGS`` is neither flags nor a file of flags, since XLA would abort the process.
 
-    Surrounding blanks are removed, since XLA treats a leading blank as a file name.
+    Surrounding spaces are removed, since XLA interprets text with a leading space as a file name.
     """
     if "XLA_FLAGS" not in environment:
         return
     flags = environment["XLA_FLAGS"] = environment["XLA_FLAGS"].strip()
     if flags and not flags.startswith("--") and not Path(flags).is_file():
-        raise UserError(f"XLA_FLAGS is {flags!r}; give flags such as --xla_NAME=VALUE, or a file of them, or unset it.")
+        raise UserError(
+            f"XLA_FLAGS is {flags!r}; give flags such as --xla_NAME=VALUE, or the name of a file with flags, or "
+            "unset the variable."
+        )
 
 
 def refused_variable(error: Exception) -> str:
-    """Return a sentence about an environment variable with which JAX cannot start, if that caused the error; else
-    empty.
+    """Return a sentence about the environment variable that keeps JAX from starting; empty if another cause is more
+    likely.
     """
     named = [name for name in os.environ if name.startswith("JAX_") and name in str(error)]
     if not named and "JAX_PLATFORMS" in os.environ and "jax" in sys.modules and not _has_devices():
@@ -64,7 +69,10 @@ def refused_variable(error: Exception) -> str:
     if not named:
         return ""
     given = os.environ[named[0]]
-    return f"JAX cannot start with {named[0]}={given} ({says('JAX', error)}); set it to what is here, or unset it."
+    return (
+        f"JAX cannot start with {named[0]}={given} ({says('JAX', error)}); set it to a platform of this machine, or "
+        f"unset it."
+    )
 
 
 def _has_devices() -> bool:
@@ -78,9 +86,9 @@ def _has_devices() -> bool:
 def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimised: bool = True) -> None:
     """Reduce the compile time of XLA's CPU backend, if JAX is not imported yet. Flags set by the user take precedence.
 
-    Commands that fit or design compile programs that run for a second. Without XLA's fusion emitters, compilation takes
-    half the time, and without LLVM's optimization (``optimised=False``) half of that. Optimization pays off for many
-    fits. Numbers may differ from those of other programs in the last digits.
+    Fits and designs compile programs that run for a second. Without XLA's fusion emitters, compilation takes half the
+    time; without LLVM's optimization (``optimised=False``), a quarter. Optimization pays off if a command runs many
+    fits. The last digits of results may differ from normally compiled programs.
     """
     if "jax" not in sys.modules:
         environment["XLA_FLAGS"] = quick_flags(environment.get("XLA_FLAGS", ""), optimised=optimised)
@@ -88,12 +96,12 @@ def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optim
 
 
 def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Keep compiled programs in the user's cache, so that the second fit of a table starts at once.
+    """Keep compiled programs in the user's cache, so that a second fit of the same law starts immediately.
 
-    Each processor has its own folder (``moejax.compilation_cache``). A program has about 20 KB, and a
-    fit of a new law or table has about 16 programs. No program is kept if the folder is not writable, and the oldest
-    are removed if there are many. ``JAX_COMPILATION_CACHE_DIR`` takes precedence, and
-    ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps none.
+    Each processor has its own folder (``moejax.compilation_cache``). A program takes about 20 KB, and a fit of a new
+    law or table compiles about 16 programs. If the folder is not writable, no program is kept; if there are many
+    programs, the oldest are removed. ``JAX_COMPILATION_CACHE_DIR`` takes precedence, and
+    ``JAX_ENABLE_COMPILATION_CACHE=false`` disables the cache.
     """
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
@@ -119,7 +127,7 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
 def quick_flags(flags: str = "", *, optimised: bool = True) -> str:
     """Return ``XLA_FLAGS`` for the fastest compilation of CPU programs. Flags already in ``flags`` take precedence.
 
-    Bits of large arrays may then depend on the number of visible cores, so trainings do not use this.
+    With these flags, rounding in large arrays may depend on the number of visible cores, so training does not use them.
     """
     # The import is local, since it would take a third of the time of --help.
     from importlib.metadata import version
@@ -134,6 +142,6 @@ def quick_flags(flags: str = "", *, optimised: bool = True) -> str:
 
 
 def stay_on(core: int | None) -> None:
-    """Bind this process to one core, so that XLA starts one thread and processes do not disturb each other."""
+    """Bind this process to one core, so that XLA starts one thread and processes do not compete for cores."""
     if core is not None and sys.platform == "linux":
         os.sched_setaffinity(0, {core})

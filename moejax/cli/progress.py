@@ -1,4 +1,4 @@
-"""Show progress on stderr: a bar on a terminal, else occasional lines. stdout has only results."""
+"""Show progress on stderr: a bar on a terminal, otherwise occasional lines. stdout is reserved for results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LEAST_SHARE = 0.01
 
 @contextlib.contextmanager
 def progress_display(begin: str = "") -> Iterator[ProgressCallback]:
-    """Yield ``update(share, text)`` for one piece of work; until its first call, a terminal shows ``begin``.
+    """Yield ``update(share, text)``, which shows the progress of one task; until its first call, a terminal shows
+    ``begin``.
 
     A decreasing share starts a new stage with its own estimate of the remaining time.
     """
@@ -62,14 +63,14 @@ def progress_display(begin: str = "") -> Iterator[ProgressCallback]:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield ``show(stage, done, total)`` for work in stages, such as a fit."""
+    """Yield ``show(stage, done, total)``, which shows the progress of a task in stages, such as a fit."""
     with progress_display() as update:
         yield lambda stage, done, total: update(done / max(total, 1), stage)
 
 
 @contextlib.contextmanager
 def waiting(text: str, *, every: float = 60.0) -> Iterator[None]:
-    """Show that work of unknown length continues; without a terminal, by a line now and every minute."""
+    """Show that a task of unknown length is running; without a terminal, print a line now and every minute."""
     with progress_display() as update:
         if not sys.stderr.isatty():
             say(text)

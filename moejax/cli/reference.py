@@ -42,7 +42,7 @@ def commands() -> dict[str, type[Command]]:
 
 
 def shown(cls: type[Command]) -> list[dataclasses.Field[Any]]:
-    """Return the options of a command that its help shows, its own before the shared ones."""
+    """Return the options in a command's help: first its own, then the shared options."""
     return [f for f in dataclasses.fields(cls) if f.metadata and f.metadata["help"] is not argparse.SUPPRESS]
 
 

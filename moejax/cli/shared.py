@@ -1,4 +1,4 @@
-"""Options that several commands share, with functions that turn them into values of the packages."""
+"""Options shared by several commands, and functions that convert them to arguments of the packages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 Seed = Annotated[int, whole(0, 2**31 - 1)]
 Length = Annotated[int, whole(1, 10**12)]
-"""Length of a sequence in tokens, which only enters formulas."""
+"""Sequence length in tokens, used only in formulas."""
 Workers = Annotated[int, whole(1, 1_024)]
 """Number of processes, or of CPU devices, on this machine."""
 Positive = Annotated[float, NumberRange(0, 1e60, without_low=True)]
@@ -47,8 +47,8 @@ class _OrNone(NumberRange):
 Resamples = Annotated[int, _OrNone(RESAMPLES.low, RESAMPLES.high, whole=True)]
 
 RUNS = (
-    "CSV, Parquet or JSON-lines file, one row per run; a study's folder; or where a tracker keeps runs: a folder or "
-    "database of MLflow, W&B or TensorBoard, mlflow:URL, wandb:ENTITY/PROJECT, hf:OWNER/NAME"
+    "CSV, Parquet or JSON-lines file, one row per run; a study's folder; or a tracker's runs: a folder or database of "
+    "MLflow, W&B or TensorBoard, mlflow:URL, wandb:ENTITY/PROJECT, hf:OWNER/NAME"
 )
 LAW = "a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder"
 TABLE, FORMULA, FITTING = (
@@ -62,7 +62,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """Split ``NAME=VALUE`` texts into names and values.
 
     Raises:
-      UserError: a text has another form, or a name is given twice.
+      UserError: a text is not of this form, or a name is given twice.
     """
     values: dict[str, str] = {}
     for text in texts:
@@ -78,20 +78,20 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def numbers(texts: Sequence[str], option: str) -> dict[str, float]:
-    """Return the numbers of ``NAME=VALUE`` texts by name."""
+    """Parse ``NAME=VALUE`` texts, and return the numeric values by name."""
     return {name: parse(value) for name, value in pairs(texts, option).items()}
 
 
 def split_names(text: str | None, option: str) -> list[str]:
-    """Return the names of a text that separates them by commas, each once."""
+    """Split a comma-separated text into names, without duplicates."""
     names = list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
     if text is not None and not names:
-        raise UserError(f"{option} is {text!r} and names no column; give column names, or leave it out.")
+        raise UserError(f"{option} {text!r} contains no name; give column names, or leave it out.")
     return names
 
 
 def fit_in(source: Path) -> Path:
-    """Return the fit in a folder of ``moejax fit``; any other path is returned unchanged."""
+    """Return the path of the fit in a folder that ``moejax fit`` wrote; return any other path unchanged."""
     fit = source / "fit.json"
     return fit if is_file(fit) and not (source / "study.json").exists() else source
 
@@ -99,7 +99,7 @@ def fit_in(source: Path) -> Path:
 def law_or_fit(text: str) -> str:
     """Parse a law's name, or the file or folder of a fit.
 
-    The name of a law takes precedence over a folder of this name; with a slash it is the folder.
+    A law's name takes precedence over a folder with the same name; write the folder with a slash.
     """
     fit = fit_in(Path(text))
     return text if fit == Path(text) or ("/" not in text and _is_law(text)) else str(fit)
@@ -121,7 +121,7 @@ def is_fit(law: str) -> bool:
 
 
 def named_law(law: str, constants: str | None) -> tuple[str, Any, Any]:
-    """Return the label of a law or fit, the law, and its published constants or fit."""
+    """Return the label of a law or fit, the law, and the published constants or the fit."""
     # Reading a fit imports the fitting code, which published laws do not need.
     if is_fit(law):
         from moejax.fit.fit_result import load_of_runs
@@ -143,57 +143,62 @@ class TableOptions(Command):
     """Options for reading a table of runs."""
 
     map: tuple[str, ...] = option(
-        (), "take our column from theirs, or from arithmetic on theirs", metavar="OURS=THEIRS", group=TABLE
+        (),
+        "take moejax's column OURS from the table's column THEIRS, or from arithmetic on the table's columns",
+        metavar="OURS=THEIRS",
+        group=TABLE,
     )
     where: tuple[str, ...] = option(
         (),
-        "keep the rows for which it holds, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
+        "keep the rows that satisfy the condition, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
         metavar="CONDITION",
         group=TABLE,
     )
     loss: str = option("loss", "column of the loss", metavar="COLUMN", group=TABLE)
     group: str | None = option(
-        None, "column with the group of a row (default: rows of equal sizes)", metavar="COLUMN", group=TABLE
+        None,
+        "column with the group of each row (default: rows with equal sizes form a group)",
+        metavar="COLUMN",
+        group=TABLE,
     )
     weight: str | None = option(
         None, "column of each row's weight; rows of weight 0 are left out", metavar="COLUMN", group=TABLE
     )
     drop_invalid: bool = option(False, "leave out rows with impossible values, and report them", group=TABLE)
-    drop_duplicates: bool = option(
-        False, "leave out rows that repeat another one exactly, and report them", group=TABLE
-    )
+    drop_duplicates: bool = option(False, "leave out exact duplicates of rows, and report them", group=TABLE)
     best_by: str | None = option(
         None,
-        "columns that were swept (learning_rate,batch_tokens): keep the best of rows that differ only in them",
+        "swept columns, such as learning_rate,batch_tokens: keep the best of the rows that differ only in these "
+        "columns",
         metavar="COLUMNS",
         group=TABLE,
     )
     smooth: bool = option(
         False,
-        "with --best-by: take the minimum of a quadratic through the runs near the best one, and its precision",
+        "with --best-by: use the minimum of a quadratic through the runs near the best run, and its standard error",
         group=TABLE,
     )
     trust_units: bool = option(False, "accept sizes, tokens and FLOPs whose units look wrong", group=TABLE)
     save_mapping: str | None = option(
         None,
-        "save --map and --trust-units as NAME.toml next to the table NAME.csv, where every command finds them; the "
-        "file may be left out",
+        "save --map and --trust-units as NAME.toml next to the table NAME.csv, where every command finds them; FILE "
+        "is optional",
         metavar="FILE",
         bare="",
         group=TABLE,
     )
 
     def mapping(self, runs: Path | str | None) -> ColumnMapping:
-        """Return the mapping of a table: the one saved next to it, and ``--map``, which takes precedence."""
+        """Return the column mapping of a table: the saved mapping next to it, updated by ``--map``."""
         from moejax.column_mapping import column_mapping
 
         return column_mapping(runs, pairs(self.map, "--map"), trust_units=self.trust_units)
 
     def keep_mapping(self, runs: Path | str) -> None:
-        """Save the mapping of a table if ``--save-mapping`` is given, and print where.
+        """Save the mapping of a table if ``--save-mapping`` is given, and print the path.
 
         Raises:
-          UserError: ``--save-mapping`` names another file, or as in ``column_mapping.save_mapping``.
+          UserError: ``--save-mapping`` names an unexpected file, or ``column_mapping.save_mapping`` fails.
         """
         from moejax.column_mapping import save_mapping, saved_mapping
         from moejax.say import say
@@ -204,7 +209,7 @@ class TableOptions(Command):
         if self.save_mapping and file and file.absolute() != Path(self.save_mapping).absolute():
             raise UserError(
                 f"--save-mapping is {self.save_mapping}, but commands look for the mapping of {runs} in {file}; "
-                f"give that name, or none."
+                f"give that name, or --save-mapping without a name."
             )
         columns = self.mapping(runs)
         if file := save_mapping(runs, columns.expressions, trust_units=bool(columns.trusted_by)):
@@ -223,7 +228,7 @@ class TableOptions(Command):
     def read_quietly(
         self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()
     ) -> ReadRuns:
-        """Return the same runs without printing notes."""
+        """Return the same runs as ``read`` without printing notes."""
         from moejax.fit.tables.read_runs import read_runs
 
         return read_runs(
@@ -252,10 +257,10 @@ class SignOptions(TableOptions):
     either: str = option("", "coefficients that may have any sign, separated by commas", metavar="NAMES", group=FORMULA)
 
     def formulas(self, runs: Path | str, texts: Sequence[str], budget: str = "") -> dict[str, type]:
-        """Return the laws of formulas on a table's columns, by text. Declared signs apply to all of them.
+        """Return laws on a table's columns, by the text of their formulas. Declared signs apply to all formulas.
 
         Raises:
-          UserError: a formula does not match the columns, or a declared sign is of an unknown coefficient.
+          UserError: a formula does not match the columns, or a sign is declared for an unknown coefficient.
         """
         # These imports read tables and laws, which the other options do not need.
         from moejax import run_table
@@ -266,14 +271,16 @@ class SignOptions(TableOptions):
         for names, sign in ((self.positive, "+"), (self.negative, "-"), (self.either, "any")):
             for name in filter(None, map(str.strip, names.split(","))):
                 if signs.setdefault(name, sign) != sign:
-                    raise UserError(f"{name} is declared to have two signs; give it to one of the options alone.")
+                    raise UserError(f"{name} is declared with two signs; give it to only one of the options.")
         if not texts and signs:
-            raise UserError(f"The sign of {', '.join(signs)} is the law's; only those of a --form are declared.")
+            raise UserError(
+                f"The law determines the sign of {', '.join(signs)}; signs can only be declared with --form."
+            )
         if not texts:
             return {}
         trees = [parse_formula(text) for text in texts]
         if twice := [text for number, text in enumerate(texts) if trees[number] in trees[:number]]:
-            raise UserError(f"--form {twice[0]!r} is given twice; give every formula once.")
+            raise UserError(f"--form {twice[0]!r} is given twice; give each formula once.")
         frame = run_table.read_as_it_is(runs)
         how: Mapping[str, Any] = {"mapping": self.mapping(runs).expressions, "loss": self.loss}
         of_each = {text: dict(law_of_formula(text, frame, **how).formula.signs) for text in texts}
@@ -292,13 +299,14 @@ FORM = (
 
 @dataclass(frozen=True, kw_only=True)
 class LawOptions(SignOptions):
-    """The law to fit, by its name or its formula."""
+    """The law to fit, named or defined by a formula."""
 
     law: str | None = option(None, "a law of `moejax laws`", metavar="NAME", excludes=("form",))
     form: str | None = option(None, FORM, metavar="FORMULA", group=FORMULA)
     budget: str | None = option(
         None,
-        "cost of two of the columns, such as 'C = 6*N*D': --decide flops=1e24 then splits it at the least target",
+        "cost as a function of two columns, such as 'C = 6*N*D'; --decide flops=1e24 then minimizes the target at "
+        "this cost",
         metavar="FORMULA",
         group=FORMULA,
         needs=("form",),
@@ -323,14 +331,18 @@ class ObjectiveOptions(Command):
     """Options of the objective of a fit."""
 
     penalty: str = option("huber", "huber or squared", metavar="NAME", group=FITTING)
-    delta: float | None = option(None, "where Huber's penalty becomes linear (0.001)", metavar="NUMBER", group=FITTING)
-    residual: str = option("log", "residual of log loss (log) or of loss (nats)", metavar="NAME", group=FITTING)
+    delta: float | None = option(
+        None, "residual at which the Huber loss becomes linear (0.001)", metavar="NUMBER", group=FITTING
+    )
+    residual: str = option(
+        "log", "residuals of the logarithm of the loss (log) or of the loss (nats)", metavar="NAME", group=FITTING
+    )
     fix: tuple[str, ...] = option((), "hold a coefficient at a value", metavar="NAME=VALUE", group=FITTING)
-    seed: Seed = option(0, "seed of starts and resamples", metavar="NUMBER", group=FITTING)
+    seed: Seed = option(0, "seed of initial guesses and resamples", metavar="NUMBER", group=FITTING)
 
     @property
     def fixed(self) -> dict[str, float]:
-        """Coefficients with a given value."""
+        """Coefficients that ``--fix`` fixes, by name."""
         return numbers(self.fix, "--fix")
 
     def objective(self) -> Any:
@@ -346,7 +358,7 @@ MOST_STARTS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ObjectiveOptions):
-    """Options of the objective and of the search of a fit."""
+    """Options of a fit's objective and search."""
 
     starts: str | None = option(
         None,
@@ -354,10 +366,12 @@ class SearchOptions(ObjectiveOptions):
         metavar="COUNT|NAME",
         group=FITTING,
     )
-    every_start: bool = option(False, "optimize from every initial guess, as the papers do (slow)", group=FITTING)
+    every_start: bool = option(False, "optimize from every initial guess, like the papers (slow)", group=FITTING)
 
     def initial_guesses(self, usual: str = "2048") -> Starts:
-        """Return a number of points scaled by the data, or a published grid; ``usual`` if none is given."""
+        """Return the initial guesses: points scaled by the data, or a published grid; ``usual`` if the option is not
+        given.
+        """
         from moejax.fit.search.starts import GRIDS, Sobol
 
         text = usual if self.starts is None else self.starts
@@ -373,13 +387,13 @@ class SearchOptions(ObjectiveOptions):
         return Sobol(count, self.seed)
 
     def search(self) -> Any:
-        """Return how many initial guesses are optimized."""
+        """Return the search settings: which initial guesses are optimized."""
         from moejax.fit.search.fit_law import EVERY_START, Search
 
         return EVERY_START if self.every_start else Search()
 
     def how(self) -> dict[str, Any]:
-        """Return the options of ``fit_law``, but for fixed coefficients."""
+        """Return the arguments of ``fit_law``, except for fixed coefficients."""
         return {
             "penalty": self.objective(),
             "starts": self.initial_guesses(),
@@ -394,7 +408,8 @@ class SplitOptions(Command):
 
     hold_out: tuple[str, ...] = option(
         (),
-        "test on the runs with the largest value in COLUMN; COLUMN:LEAST: LEAST or more; COLUMN=VALUE: VALUE",
+        "hold out the runs with the largest value in COLUMN; with at least LEAST (COLUMN:LEAST); or equal to VALUE "
+        "(COLUMN=VALUE)",
         metavar="COLUMN",
         group="trusting",
     )
@@ -405,11 +420,11 @@ class SplitOptions(Command):
         group="trusting",
     )
     folds: Annotated[int, whole(0, 10_000)] = option(
-        0, "number of folds of a cross-validation over groups", metavar="COUNT", group="trusting"
+        0, "number of folds for cross-validation over groups", metavar="COUNT", group="trusting"
     )
 
     def splits(self, read: ReadRuns, seed: int) -> list[Split]:
-        """Return the splits of the read runs."""
+        """Return the train-test splits of the runs."""
         from moejax.fit.selection.holdout import each_value, folds, split_by
 
         splits = [split_by(read, text) for text in self.hold_out]
@@ -422,7 +437,7 @@ class LatexOptions(Command):
     """Output for a paper."""
 
     latex: bool = option(
-        False, "print the main table on stdout as LaTeX for booktabs; messages go to stderr", excludes=("json",)
+        False, "print the main table on stdout as LaTeX (booktabs); messages go to stderr", excludes=("json",)
     )
 
 
@@ -435,32 +450,38 @@ class LevelOptions(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapOptions(TableOptions, LevelOptions):
-    """Options for intervals of a fitted law by resampling its runs."""
+    """Options for bootstrap intervals of a fitted law."""
 
     runs: Path | str | None = option(
-        None, "table that the law was fitted to, for intervals", metavar="RUNS", read=source, needs=("bootstrap",)
+        None,
+        "table to which the law was fitted, for bootstrap intervals",
+        metavar="RUNS",
+        read=source,
+        needs=("bootstrap",),
     )
     bootstrap: Resamples = option(0, "number of resamples of --runs", metavar="COUNT", needs=("runs",))
 
     def resamples_of(self, fit: Any) -> Any:
-        """Return the bootstrap of a fit on the table of its runs."""
+        """Return the bootstrap of a fit by resampling its runs."""
         from moejax.fit.fit_result import FitResult
         from moejax.fit.uncertainty.bootstrap import bootstrap
 
         if not isinstance(fit, FitResult):
-            raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+            raise UserError(
+                "--runs needs a fit for its intervals; give the fit's file (fit.json of `moejax fit --out`) as --law."
+            )
         assert self.runs is not None, "the command checks it"
         return bootstrap(fit, self.read(self.runs, type(fit.law)).runs, self.bootstrap)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConventionOptions(Command):
-    """Number of active parameters at a total and a sparsity."""
+    """The convention for active parameters at given total parameters and sparsity."""
 
     active_convention: str | None = option(
         None,
-        "active parameters at a total and a sparsity, if only these are known: proportional (all are experts'; the "
-        "default), backbone_by_active, backbone_by_total",
+        "convention for active parameters if only total parameters and sparsity are given: proportional (all "
+        "parameters are in experts; the default), backbone_by_active, backbone_by_total",
         metavar="NAME",
     )
 
@@ -481,9 +502,9 @@ class ConfigOptions(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureOptions(ConfigOptions):
-    """An architecture, by a published model's name or by a config file."""
+    """An architecture, given by a published model's name or a config file."""
 
-    arch: str | None = option(None, "a published model, as deepseek-v3.1", metavar="NAME", excludes=("config",))
+    arch: str | None = option(None, "a published model, such as deepseek-v3.1", metavar="NAME", excludes=("config",))
 
     def architecture(self) -> Architecture | None:
         """Return the validated architecture; None if none is given."""
@@ -501,24 +522,26 @@ class ArchitectureOptions(ConfigOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportableOptions(ConfigOptions):
-    """A config file, and whether transformers must be able to load the trained model."""
+    """A config file, and an option to require that transformers can load the trained model."""
 
     exportable: str | None = option(
         None,
-        "refuse, before training, an architecture that no class of transformers computes, or not the one of FAMILY; "
-        "hf:moejax allows every one for which moejax convert can write the code",
+        "exit before training if no class of transformers (or not FAMILY) computes this architecture; hf:moejax allows "
+        "every architecture that moejax convert can write with custom code",
         metavar="hf[:FAMILY]",
     )
 
     def check_exportable(self, architectures: Mapping[str, Architecture]) -> None:
-        """Raise ``UserError`` if a model, given by its name, cannot be exported as requested."""
+        """Raise ``UserError`` if one of the named models cannot be exported as requested."""
         if self.exportable is None:
             return
         from moejax.huggingface.conversion import check_stock, plan_export
 
         kind, _, family = self.exportable.partition(":")
         if kind != "hf":
-            raise UserError(f"--exportable {self.exportable} is not known; write --exportable hf, or hf:FAMILY.")
+            raise UserError(
+                f"--exportable {self.exportable} is unknown; write --exportable hf, or --exportable hf:FAMILY."
+            )
         for name, architecture in architectures.items():
             try:
                 if family:
@@ -528,18 +551,18 @@ class ExportableOptions(ConfigOptions):
             except ValueError as error:
                 otherwise = "leave --exportable out" if family else "give --exportable hf:moejax to allow its own code"
                 raise UserError(
-                    f"{name} could not be exported to Hugging Face (--exportable {self.exportable}); change its "
-                    f"fields, such as --config.architecture.FIELD=VALUE, or {otherwise}. {told(error)}"
+                    f"{name} cannot be exported to Hugging Face (--exportable {self.exportable}); change its "
+                    f"architecture, such as --config.architecture.FIELD=VALUE, or {otherwise}. {told(error)}"
                 ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions(ExportableOptions):
-    """A study, from a config file or from its folder."""
+    """A study, given by a config file or its folder."""
 
     out: Any = option(None, "output folder (default: runs/NAME)", metavar="DIR", read=str, output=True)
 
-    resume: bool = option(False, "resume the study in --out; needs no --config")
+    resume: bool = option(False, "resume the study in --out, without --config")
 
     def check(self) -> None:
         """Raise ``UserError`` if neither a config nor a folder to resume is given."""
@@ -547,13 +570,13 @@ class StudyOptions(ExportableOptions):
             return
         if self.out:
             raise UserError(
-                f"--out {self.out} is given without --config; add --config=FILE.py to start there, or --resume to "
-                f"resume the study there."
+                f"--out {self.out} was given without --config; add --config=FILE.py to start a study in it, or "
+                "--resume to resume its study."
             )
         raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR.")
 
     def load_study(self) -> tuple[Any, str]:
-        """Return the study and its folder. A config file of one training gives a study of it."""
+        """Return the study and its folder. A config file of a single training run gives a study with one model."""
         from moejax.cli.config_file import build_overridden, read
         from moejax.study.run import read_study
         from moejax.study.study import Study, study_of
@@ -570,5 +593,5 @@ class StudyOptions(ExportableOptions):
 
 
 def settings_of(cls: type[T], command: Command) -> T:
-    """Return a dataclass of settings whose fields are options of a command."""
+    """Return a settings dataclass with the values of the command's options of the same names."""
     return cls(**{field.name: getattr(command, field.name) for field in fields(cls)})  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Laws, sliders and charts as one HTML file that needs no server and no network."""
+"""Build the explorer: laws, sliders and charts in one HTML file that needs no server and no network."""

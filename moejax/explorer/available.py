@@ -1,4 +1,4 @@
-"""Collect the laws of a page: published laws, a user's fits, and the runs beside them."""
+"""Collect the content of a page: published laws, a user's fits, and their runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AvailableLaw:
 
     known: Published | FitResult
     file: str = ""
-    """Path of a user's fit."""
+    """Path of a user's fit; empty for published constants."""
 
     @property
     def law(self) -> Any:
@@ -42,7 +42,7 @@ class AvailableLaw:
 
     @property
     def fit(self) -> FitResult | None:
-        """The user's fit, if it is one."""
+        """The fit result, or None for published constants."""
         return self.known if isinstance(self.known, FitResult) else None
 
 
@@ -51,11 +51,11 @@ class Available:
     """Laws and runs of a page."""
 
     laws: Mapping[str, AvailableLaw]
-    """By ``LAW:CONSTANTS`` or ``fit:NAME``; a user's fits come first."""
+    """Laws by the key ``LAW:CONSTANTS`` or ``fit:NAME``; a user's fits come first."""
     law: str = ""
-    """Key of the law that the page opens on; empty for the first fit of the user's."""
+    """Key of the law that the page shows first; empty for the user's first fit."""
     runs: DataFrame | None = field(default=None, compare=False)
-    """Runs that are drawn, if there are any."""
+    """Runs to draw, if any."""
 
     @property
     def own(self) -> bool:
@@ -64,7 +64,7 @@ class Available:
 
     @property
     def start(self) -> dict[str, float]:
-        """Values of the page's first design: the size and budget of the run of most FLOPs, if a run has both."""
+        """Initial slider values: the size and budget of the run with the most FLOPs, if a run has both."""
         if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
             return dict(START)
         sizes = self.runs[["params_active", "flops"]].replace([math.inf, -math.inf], math.nan).dropna()
@@ -83,20 +83,20 @@ class Available:
 
 
 def _expert_expansion(row: Any, expansion: float) -> float:
-    """Return experts per active expert of a run; its expansion if the table does not tell."""
+    """Return a run's experts per active expert, or its expansion if the table has no expert counts."""
     experts, chosen = (float(row.get(name, math.nan)) for name in ("num_experts", "top_k"))
     ratio = experts / chosen if chosen > 0 else expansion
     return max(ratio, 1.0) if ratio == ratio else 1.0
 
 
 def find_available(source: str = "", law: str = "") -> Available:
-    """Return the published laws and what ``source`` adds: a fit, a table of runs, or a folder of them.
+    """Return the published laws and the content of ``source``: a fit, a table of runs, or a folder of these.
 
     Args:
-      law: name of a published law, or file of a fit, that the page opens on.
+      law: name of a published law, or file of a fit, that the page shows first.
 
     Raises:
-      UserError: there is no such law, file or folder, or nothing in it can be shown.
+      UserError: the law, file or folder does not exist, or has no content that the page can show.
     """
     own, runs = _own(Path(source)) if source else ({}, None)
     opened = ""
@@ -126,7 +126,7 @@ def default_fit() -> str:
 
 def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame | None]:
     if not source.exists():
-        raise UserError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing.")
+        raise UserError(f"{source} does not exist; give a fit.json, a run table, a folder of these, or no argument.")
     if source.is_file():
         if source.name.endswith(run_table.ENDINGS):
             return {}, _runs(source)
@@ -153,7 +153,7 @@ def _fits(files: list[Path]) -> dict[str, AvailableLaw]:
 
 
 def _runs(path: Path) -> DataFrame:
-    """Return the runs of a table, read as ``moejax fit`` reads it; notes on a user's table go to stderr."""
+    """Read the runs of a table like ``moejax fit``; notes on a user's table go to stderr."""
     is_of_fit = path.name == PREDICTIONS
     try:
         read = read_runs(path, (), drop_invalid=True, trust_units=is_of_fit)
@@ -161,7 +161,7 @@ def _runs(path: Path) -> DataFrame:
         if "--" not in str(error):
             raise
         raise UserError(
-            f"{error} moejax explore has none of these options; save them for {path} with moejax fit {path} … "
+            f"{error} moejax explore does not have these options; save them for {path} with moejax fit {path} … "
             f"--save-mapping."
         ) from error
     if read.notes and not is_of_fit:
@@ -169,7 +169,7 @@ def _runs(path: Path) -> DataFrame:
     table = with_derived(read.frame)
     if not {"flops", "params_active", "tokens"} & set(table):
         raise UserError(
-            f"{path} has no column of FLOPs, nor of active parameters and tokens, so there is nothing to draw; name "
-            f"them as in docs/fitting.md."
+            f"{path} has neither a column of FLOPs nor columns of active parameters and tokens, so no run can be "
+            "drawn; name the columns as in docs/fitting.md."
         )
     return table

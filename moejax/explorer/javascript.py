@@ -1,4 +1,4 @@
-"""Compile a JAX function of numbers to JavaScript, so that a page computes what Python computes."""
+"""Compile JAX functions of numbers to JavaScript, so that the page and Python compute the same results."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ CALLS = {name: f"Math.{name}" for name in ("pow", "exp", "log", "log1p", "expm1"
 EXTREMES = {"max": "Math.max", "min": "Math.min"}
 UNARY = {"neg": "-", "not": "!", "is_finite": "Number.isFinite"}
 SAME = ("convert_element_type", "copy", "stop_gradient", "squeeze", "broadcast_in_dim", "reshape")
-"""Primitives that return a scalar as it is."""
+"""Primitives that return a scalar unchanged."""
 
 
 def javascript(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return a JavaScript function of one array per argument that returns an array of numbers.
+    """Return the source of a JavaScript function that takes one array per argument and returns an array of numbers.
 
     Args:
       function: a JAX function of pytrees of numbers that returns a pytree of numbers.
-      arguments: examples; their leaves, in the order of ``jax.tree.leaves``, are the entries of the arrays.
+      arguments: example arguments; an array's entries are the argument's leaves in the order of ``jax.tree.leaves``.
 
     Raises:
-      UserError: the function uses arrays, or a primitive that has no counterpart here.
+      UserError: the function uses arrays or an unsupported primitive.
     """
     with float64():
         exact = jax.tree.map(np.float64, arguments)
@@ -51,13 +51,13 @@ def javascript(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 class _Writer:
-    """One assignment per equation, with the programs that it calls written in place."""
+    """A converter from a jaxpr to one assignment per equation, with called jaxprs inlined."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, list[str]]] = []
 
     def write(self, program: Jaxpr, constants: Sequence[Any], inputs: list[str]) -> list[str]:
-        """Return the expressions of the program's outputs."""
+        """Append the jaxpr's assignments and return the expressions of its outputs."""
         at = dict(zip(program.invars, inputs, strict=True))
         at |= {variable: number(value) for variable, value in zip(program.constvars, constants, strict=True)}
 
@@ -108,7 +108,7 @@ def _expression(equation: JaxprEqn, operands: list[str]) -> str:
 
 
 def number(value: Any) -> str:
-    """Return a number or truth value as JavaScript writes it, to the last digit."""
+    """Return a number or boolean as a JavaScript literal with full precision."""
     if np.ndim(value):
         raise UserError(NO_JAVASCRIPT.format("a constant array"))
     if np.asarray(value).dtype == bool:

@@ -1,4 +1,4 @@
-"""The numbers that the page's sliders move, and the design that they describe."""
+"""Define the page's sliders and the design that they describe."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Knob:
     coordinate: Coordinate
     label: str
     letter: str
-    """The papers' letter."""
+    """Its symbol in the papers."""
     low: float
     high: float
     search: tuple[float, float] | None = None
-    """Bounds of the search for the best value; None if the slider's."""
+    """Bounds of the search for the best value; None for the slider's bounds."""
     unlimited: bool = False
     """True if the slider's last step is infinite."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the page reads."""
+        """Return the slider as data for the page."""
         low, high = self.search or (self.low, self.high)
         return {
             "name": self.coordinate.name,
@@ -72,13 +72,13 @@ KNOBS = (
     Knob(coordinate=TOKENS, label="training tokens", letter="D", low=1e5, high=1e17),
     Knob(coordinate=UNIQUE_TOKENS, label="unique tokens", letter="U_D", low=1e5, high=1e15, unlimited=True),
 )
-"""Every slider, in the order of the page. Tokens are derived: 6 · N_act · D = C."""
+"""All sliders in the order of the page. Tokens follow from 6 · N_act · D = C."""
 
 STRUCTURE = ("params_active", "expansion", "expert_expansion", "active_experts", "shared_share", "granularity")
-"""Knobs that describe the model, whatever it is trained on."""
+"""Names of knobs that describe the model rather than its training."""
 
 VALUES = (*STRUCTURE, "flops", "unique_tokens", "embedding_share")
-"""Entries of the array that every function of the page takes. ``embedding_share`` is that of the active parameters."""
+"""Entries of the array argument of the page's functions. ``embedding_share`` is a share of the active parameters."""
 
 START: Mapping[str, float] = {
     "params_active": 37e9,
@@ -91,7 +91,7 @@ START: Mapping[str, float] = {
     "unique_tokens": math.inf,
     "embedding_share": 0.0,
 }
-"""DeepSeek-V3's size and budget as chapter 002 counts them."""
+"""DeepSeek-V3's size and budget by the conventions of chapter 002."""
 
 PRESETS = {
     "dense 70B": (70e9, 1.0),
@@ -102,7 +102,7 @@ PRESETS = {
 
 
 def design_of(values: Mapping[str, Any]) -> Design:
-    """Return the design of ``VALUES`` whose tokens spend the FLOPs: 6 · N_act · D = C."""
+    """Return the design for ``VALUES``, with tokens by 6 · N_act · D = C."""
     active = values["params_active"]
     tokens = values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * active)
     design = Sizes(()).candidate({**values, "tokens": tokens}).design
@@ -111,13 +111,15 @@ def design_of(values: Mapping[str, Any]) -> Design:
 
 
 def preset(name: str) -> dict[str, float]:
-    """Return the values of one of ``PRESETS``. The chapter counts all parameters as experts'."""
+    """Return the values of one of ``PRESETS``. The chapter attributes all parameters to experts."""
     active, expansion = PRESETS[name]
     return {**START, "params_active": active, "expansion": expansion, "expert_expansion": expansion}
 
 
 def of_architecture(architecture: Architecture) -> dict[str, float]:
-    """Return the structure of an architecture, embeddings counted. A dense model counts as one expert of one."""
+    """Return the slider values of an architecture, embeddings included. A dense model has one expert, which is
+    active.
+    """
     design = accounting.design_of(architecture, 1.0)
     dense = not design.num_experts
     return {

@@ -27,27 +27,27 @@ from moejax.run_table import DataFrame
 from moejax.say import say
 
 WITHIN = 0.001
-"""Nats by which the loss may rise within a practical range."""
+"""Maximum increase of the loss within a practical range, in nats."""
 LEVEL = 0.9
-"""Probability that a range of new runs holds."""
+"""Coverage of prediction intervals for new runs."""
 DEGREES_OF_FREEDOM = np.geomspace(1.0, 1e6, 400)
-"""Degrees of freedom at which the page knows Student's t; it interpolates between them."""
+"""Degrees of freedom at which Student's t is tabulated for the page, which interpolates between them."""
 
 Values = tuple[Any, ...]
 
 
 def page(available: Available) -> str:
-    """Return the page as HTML that needs no other file.
+    """Return the page as self-contained HTML.
 
     Raises:
-      UserError: no law of a page can be asked with the numbers of the sliders.
+      UserError: the sliders do not provide the inputs of any law.
     """
     laws = {key: law for key, law in available.laws.items() if _is_asked(law)}
     if left_out := [law for key, law in available.laws.items() if key not in laws and law.fit is not None]:
         names = ", ".join(f"{law.file} (it reads {', '.join(law.law.inputs)})" for law in left_out)
         if not any(law.fit is not None for law in laws.values()):
-            raise UserError(f"The sliders do not give all that the fit reads: {names}. Ask it with moejax predict.")
-        say(f"Left out, because the sliders do not give all that they read: {names}.")
+            raise UserError(f"The sliders do not provide all inputs of the fit: {names}. Use moejax predict instead.")
+        say(f"Left out, because the sliders do not provide all inputs: {names}.")
     data = {
         "values": VALUES,
         "structure": STRUCTURE,
@@ -84,31 +84,32 @@ def page(available: Available) -> str:
 
 
 def opens_on(available: Available) -> str:
-    """Return the key of the law that the page opens on: the one asked for, the user's first fit, or the chapter's.
+    """Return the key of the law that the page shows first: the requested law, the user's first fit, or chapter 002's
+    law.
 
     Raises:
-      UserError: no law of the page predicts a loss from the numbers of the sliders, or not the one asked for.
+      UserError: the requested law, or every law, predicts no loss from the sliders' values.
     """
     losses = [key for key, law in available.laws.items() if _is_asked(law) and "loss" in law.law.outputs]
     if not losses:
-        raise UserError("No law here predicts a loss from the numbers of the sliders; give another fit, or none.")
+        raise UserError("No law here predicts a loss from the sliders' values; give another fit, or none.")
     if available.law and available.law not in losses:
-        raise UserError(f"{available.law} predicts no loss from the numbers of the sliders; give another --law.")
+        raise UserError(f"{available.law} predicts no loss from the sliders' values; give another --law.")
     return available.law or (losses[0] if available.own else "effective_params:chapter-002")
 
 
 def _json(plain: Any) -> str:
-    """Return JSON that may stand in a script element, whatever names are in it."""
+    """Return JSON that is safe inside a script element, even with names that contain HTML."""
     return json.dumps(plain, ensure_ascii=True).replace("<", "\\u003c")
 
 
 def _array(values: Mapping[str, float]) -> list[float | None]:
-    """The entries of ``VALUES``; None is infinite."""
+    """Return the entries of ``VALUES`` as an array; None becomes infinity."""
     return [values[name] if np.isfinite(values[name]) else None for name in VALUES]
 
 
 def _is_asked(law: AvailableLaw) -> bool:
-    """Return whether the sliders give everything that a law reads."""
+    """Return whether the sliders provide all inputs of a law."""
     point = design_of(START)
     return all(getattr(point, name, None) is not None for name in law.law.inputs)
 
@@ -122,17 +123,17 @@ def _example() -> Values:
 
 
 def _answers(law: Law, values: Values) -> list[Any]:
-    """The outputs of a law in the order of ``outputs``."""
+    """Return a law's outputs in the order of ``outputs``."""
     answer = _of_values(law)(values)
     return [answer[name] for name in law.outputs] if isinstance(answer, Mapping) else [answer]
 
 
 def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
-    """Return ``PROGRAMS``, ``designOf`` and ``variablesOf``: every function that the page evaluates.
+    """Return the JavaScript of ``PROGRAMS``, ``designOf`` and ``variablesOf``, the functions that the page evaluates.
 
-    A program is that of a law's class, and takes coefficients and values. ``slopes`` are derivatives of the loss by
-    the values of ``STRUCTURE``, from ``jax.grad``; ``pulls``, those of the logarithm of a fit's prediction by its
-    coefficients.
+    There is one program per law class; it takes coefficients and values. ``slopes`` are derivatives of the loss with
+    respect to the values of ``STRUCTURE``, by ``jax.grad``; ``pulls`` are derivatives of the log of a fit's prediction
+    with respect to its coefficients.
     """
     programs = {}
     for law in laws.values():
@@ -170,7 +171,7 @@ def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
 
 
 def _program(law: AvailableLaw) -> str:
-    """A name for the functions of a law's class; a user's fit has its own, as its law may be a formula."""
+    """Return the program name of a law's class; a user's fit has its own program, because its law may be a formula."""
     return f"{type(law.law).__name__} {law.file}".strip()
 
 
@@ -201,20 +202,22 @@ def _law_data(key: str, law: AvailableLaw) -> dict[str, Any]:
 
 
 def _constants(law: Any) -> list[list[Any]]:
-    """Return symbol, name, value and meaning of every coefficient."""
+    """Return the symbol, name, value and meaning of every coefficient."""
     about = {field.name: field.metadata for field in dataclasses.fields(law)}
     return [[about[k]["symbol"], k, float(value), about[k]["meaning"]] for k, value in coefficients(law).items()]
 
 
 def _uncertainty(fit: FitResult) -> dict[str, Any]:
-    """Covariance of a fit for ranges of new runs, or why the page gives none."""
+    """Return a fit's covariance for prediction intervals, or the reason why there are none."""
     stored = fit.uncertainty
     if stored is None or not stored.axes:
         return {"why_none": fit.why_no_covariance}
     if fit.few:
         return {"why_none": f"There are no ranges: {fit.few}."}
     if not fit.converged or fit.undetermined or fit.alternatives:
-        return {"why_none": "Some answers of this fit are not determined; `moejax predict` says which have a range."}
+        return {
+            "why_none": "Some predictions of this fit are not determined; `moejax predict` shows which have a range."
+        }
     values = coefficients(fit.law)
     order = [name for name in values if name in {one for axis in stored.axes for one in axis}]
     return {

@@ -1,1 +1,1 @@
-"""Reports: what a study found, as the last lines of a terminal, as figures, and as one page. Nothing is fitted here."""
+"""Report results as terminal text, figures and HTML pages. This package fits nothing."""

@@ -1,4 +1,4 @@
-"""Build the ``Result`` of a study's conclusions, for the terminal and for Markdown, and its tables for the page."""
+"""Convert a study's conclusions to a ``Result`` for the terminal and Markdown, and to tables for the page."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from moejax.study.stages import StageResult
 
 BEST, BRIEF_BEST = 12, 6
-"""Numbers of best runs in the text report and in the terminal; the largest run is last."""
+"""Maximum numbers of best runs in the text report and in the terminal."""
 BRIEF_RECIPE = ("leverage", "joint", "power-law")
-"""Tables of a paper's procedure in the terminal."""
+"""Keys of the tables of a paper's procedure that the terminal shows."""
 MOST_PREDICTED = 60
 """Number of predicted losses in a table."""
 BRIEF_LIMITS = 1
@@ -42,7 +42,9 @@ BRIEF_LIMITS = 1
 
 
 def conclusions(findings: Findings) -> Result:
-    """Return everything: sanity checks, best runs, laws with coefficients, decisions, next runs, limits, provenance."""
+    """Return the full report: sanity checks, best runs, laws with coefficients, decisions, next runs, limits,
+    provenance.
+    """
     concluded = findings.concluded
     analysed = concluded.analysed
     return Result(
@@ -69,7 +71,7 @@ def conclusions(findings: Findings) -> Result:
 
 
 def brief(findings: Findings) -> Result:
-    """Return the short form for a terminal: the largest of the best runs, the first limits, no coefficients."""
+    """Return the short report for a terminal: only the largest of the best runs, the first limits, no coefficients."""
     analysed = findings.concluded.analysed
     rest = len(analysed.limits) - BRIEF_LIMITS
     limits = [f"- {limit}" for limit in analysed.limits[:BRIEF_LIMITS]]
@@ -79,7 +81,7 @@ def brief(findings: Findings) -> Result:
         lead=what_to_train(findings),
         warnings=findings.concluded.notes,
         tables=[
-            *(_sanity_checks(findings) or [Table("Sanity checks: the table does not have the columns they need.")]),
+            *(_sanity_checks(findings) or [Table("Sanity checks: the table lacks the necessary columns.")]),
             *(replace(table, notes=()) for table in explained),
             *(laws_table(findings) or [Table(f"Laws: {no_law(findings)}")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
@@ -133,7 +135,9 @@ def _behind(stage: StageResult) -> float | None:
 
 def stages_table(findings: Findings) -> list[Table]:
     """Return a table of the stages with their winners; empty for a study without stages."""
-    note = "Each stage is made from the rows of the previous one. Its winner has the lowest loss at its largest budget."
+    note = (
+        "Each stage is built from the rows of the previous stage. Its winner has the lowest loss at its largest budget."
+    )
     stages = findings.concluded.stages
     return [Table.of("Stages", STAGES, stages, [note])] if stages else []
 
@@ -164,25 +168,25 @@ def runs_table(
     notes: Sequence[str] = (),
     key: str = "",
 ) -> Table:
-    """Return runs as a table with the columns ``names`` and ``more``; unknown columns are not shown."""
+    """Return runs as a table with the columns ``names`` and ``more``; columns without values are omitted."""
     return Table.of(title, [*(COLUMNS[name] for name in names), *more], runs.to_dict("records"), notes, key)
 
 
 def best(findings: Findings, most: int) -> Table:
-    """Return the best runs, one row per budget, the largest last."""
+    """Return the best run of each budget, in ascending order of budgets."""
     return runs_table(f"Best model per {budget_of(findings)}", best_per_budget(findings.runs).tail(most), BEST_COLUMNS)
 
 
 def budget_of(findings: Findings) -> str:
-    """Return the kind of budget for which the best runs are listed."""
+    """Return the kind of budget by which best runs are listed."""
     return "token budget" if compute_budgets(findings.runs) is None else "compute budget"
 
 
 def losses_by_part(findings: Findings, most: int | None = None) -> list[Table]:
-    """Return the losses of the models at their largest budgets on each part of the text; empty for a single source.
+    """Return each model's loss on each part of the text, at its largest budget; empty for a single source.
 
     Args:
-      most: number of models, those with the lowest loss.
+      most: maximum number of models; the models with the lowest losses are kept.
     """
     names = parts(findings.runs)
     if not names:
@@ -190,7 +194,10 @@ def losses_by_part(findings: Findings, most: int | None = None) -> list[Table]:
     last = at_largest_budget(findings.runs)
     shown = last if most is None else last.nsmallest(most, "loss").sort_index()
     columns = [Column(part, ".4f", value=f"loss_{part}") for part in names]
-    note = "The loss is measured on the parts that training starts with, the loss of a part on its own held-out text."
+    note = (
+        "The overall loss uses the held-out text of the parts in the initial training mixture; the loss of a part uses "
+        "its own held-out text."
+    )
     title = "Loss by part of the text, nats/token"
     return [runs_table(title, shown, ("model", "tokens", "loss"), columns, notes=[note], key="parts")]
 
@@ -215,7 +222,7 @@ def laws_table(findings: Findings) -> list[Table]:
 
 
 def asks_for_laws(findings: Findings) -> bool:
-    """Return whether laws were requested: those of a study are named in its analysis."""
+    """Return whether laws were requested: always for a run table, by ``analysis.laws`` for a study."""
     study = findings.concluded.study
     return study is None or bool(study.analysis.laws)
 
@@ -223,31 +230,33 @@ def asks_for_laws(findings: Findings) -> bool:
 def no_law(findings: Findings) -> str:
     """Return the reason why there is no law, as the end of a sentence."""
     if asks_for_laws(findings):
-        return "none could be fitted to these runs; the limits say why."
-    return "none was asked for (analysis.laws)."
+        return "no law could be fitted to these runs; the limits state the reasons."
+    return "no law was requested (analysis.laws)."
 
 
 def no_decision(findings: Findings) -> str:
     """Return the reason why nothing is decided, as the end of a sentence."""
     if not findings.concluded.analysed.laws:
-        return "none, since no law " + ("could be fitted." if asks_for_laws(findings) else "was asked for.")
+        return "no law " + ("could be fitted." if asks_for_laws(findings) else "was requested.")
     return "none of the laws has a closed form for its optimum."
 
 
 def preferred(findings: Findings) -> FittedLaw | None:
-    """Return the law to continue with; None if none was selected."""
+    """Return the preferred law; None if no law was selected."""
     analysed = findings.concluded.analysed
     chosen = analysed.selection.preferred if analysed.selection else ""
     return next((law for law in analysed.laws if law.name == chosen), None)
 
 
 def what_to_train(findings: Findings) -> list[str]:
-    """Return the optimum of the best law with its interval, or why it is not determined, as a sentence."""
+    """Return a sentence with the preferred law's optimum and its interval, or with the reason why there is no
+    optimum.
+    """
     analysed = findings.concluded.analysed
     law = preferred(findings)
     decision = next((one for one in analysed.decisions if law and one.law == law.name), None)
     if decision is None and analysed.decisions:
-        return [f"What to train: no law is preferred that decides it; {analysed.decisions[0].law} decides as below."]
+        return [f"What to train: no preferred law has an optimum; the decision below uses {analysed.decisions[0].law}."]
     if decision is None:
         return [f"What to train: {no_decision(findings)}"]
     value, intervals = decision.checked.value, decision.intervals
@@ -262,12 +271,12 @@ def what_to_train(findings: Findings) -> list[str]:
 
 
 def against_naive(check: HeldOutCheck) -> str:
-    """Compare a law's held-out error with that of predicting no improvement."""
+    """Return a phrase that compares a law's held-out error with the error of predicting no improvement."""
     if not check.naive_mae:
-        return "there is no naive prediction to compare with"
+        return "without a naive prediction for comparison"
     share = check.mae / check.naive_mae - 1
     word = "less" if share < 0 else "more"
-    return f"{abs(share):.0%} {word} than the {check.naive_mae:.4f} of predicting no improvement"
+    return f"{abs(share):.0%} {word} than {check.naive_mae:.4f}, the error of predicting no improvement"
 
 
 def coefficients(law: FittedLaw) -> Table:
@@ -309,12 +318,12 @@ VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "
 
 
 def number(name: str, value: float | int, digits: int = 4) -> str:
-    """Return a variable of an optimum as text: losses as decimals, sizes with a suffix."""
+    """Format a variable of an optimum: losses as decimals, sizes with a suffix."""
     return f"{value:.{digits}f}" if name == "loss" and abs(value) < 100 else size(value, digits)
 
 
 def decision_table(decision: ComputeOptimum) -> Table:
-    """Return an optimum with the values that confirm it, one row per variable."""
+    """Return an optimum, its interval and its numerical check, one row per variable."""
     checked, intervals = decision.checked, decision.intervals
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
 
@@ -344,7 +353,7 @@ TENTH = math.log(1.1)
 
 
 def worth(decision: ComputeOptimum) -> list[str]:
-    """Return the value of 10 % more of each limit, in sentences."""
+    """Return a sentence for each limit: how much a 10 % increase changes the lowest loss."""
     words = {"flops": "training FLOPs", "expansion": "total parameters at equal active parameters"}
     return [
         f"10 % more {words[name]} would change the lowest loss by {price * TENTH:+.2g} nats/token."
@@ -353,14 +362,14 @@ def worth(decision: ComputeOptimum) -> list[str]:
 
 
 def annealed_tables(findings: Findings) -> list[Table]:
-    """Return errors of predictions for left-out branches, and predictions for budgets that were not trained."""
+    """Return prediction errors for left-out branches, and predictions for untrained budgets."""
     annealed = findings.concluded.annealed
     if annealed is None:
         return []
     notes = [
-        "Each branch is left out once and predicted from its trunk's curve and the other branches: errors in "
-        "nats/token, and how many losses lie in ranges by the errors of the others. Interpolated: the mean error of a "
-        "line in logarithms between the ends of the nearest other branches.",
+        "Each branch is left out once and predicted from its trunk's curve and the other branches. Errors are in "
+        "nats/token; ranges are computed from the errors of the other branches. Interpolated: the mean error of "
+        "log-log interpolation between the ends of the nearest other branches.",
         *annealed.not_predicted,
     ]
     title = "Annealed losses that were predicted and measured"
@@ -372,13 +381,14 @@ def annealed_tables(findings: Findings) -> list[Table]:
         return [tested]
     more = max(len(annealed.predicted) - MOST_PREDICTED, 0)
     note = (
-        "Predicted, not measured: no branch was trained to these budgets. Ranges are by the errors of the branches "
-        "that were left out. annealed.parquet has them beside the measured rows, distinguished by the column "
-        "is_predicted; the laws here are fitted to measured rows alone." + (f" {more} more are in it." if more else "")
+        "These losses are predicted, not measured: no branch was trained to these budgets. Ranges are computed from "
+        "the errors of the left-out branches. annealed.parquet contains measured and predicted rows, distinguished "
+        "by the column is_predicted; the laws here are fitted only to measured rows."
+        + (f" It has {more} more predictions." if more else "")
     )
     span = Column(f"{LEVEL:.0%} range", value=lambda row: f"[{row['loss_low']:.4f}, {row['loss_high']:.4f}]")
     predicted = runs_table(
-        "Annealed losses of budgets that were not trained",
+        "Annealed losses at untrained budgets",
         annealed.predicted.head(MOST_PREDICTED),
         ("model", "tokens", "flops", "loss"),
         [span],
@@ -392,17 +402,20 @@ def _annealed_brief(findings: Findings) -> list[Table]:
     annealed = findings.concluded.annealed
     if annealed is None:
         return []
-    said = "none could be predicted."
+    said = "no loss could be predicted."
     if annealed.models:
         said = (
-            f"{annealed.inside} of {len(annealed.left_out)} branches left out are in {LEVEL:.0%} ranges, mean error "
+            f"{annealed.inside} of {len(annealed.left_out)} left-out branches are in their {LEVEL:.0%} ranges, mean "
+            "error "
             f"{annealed.mean_error:.4f} nats/token"
         )
     return [Table(f"Annealed losses: {said}", notes=annealed.not_predicted)]
 
 
 def recipe_tables(findings: Findings, keys: Sequence[str] = ()) -> list[Table]:
-    """Return the tables of the paper's procedure that the study ends with; only those of ``keys`` if given."""
+    """Return the tables of the paper's procedure at the end of the study; only the tables with these ``keys`` if
+    given.
+    """
     followed = findings.concluded.analysed.recipe
     if followed is None:
         return []
@@ -412,7 +425,9 @@ def recipe_tables(findings: Findings, keys: Sequence[str] = ()) -> list[Table]:
 
 
 def downstream_tables(findings: Findings) -> list[Table]:
-    """Return the relation of each task's error to the loss, and the scores of every model at its largest budget."""
+    """Return tables of each task's error as a function of the loss, and of each model's scores at its largest
+    budget.
+    """
     downstream = findings.concluded.downstream
     if downstream is None:
         return []
@@ -433,7 +448,7 @@ def downstream_tables(findings: Findings) -> list[Table]:
     links = downstream.links
     notes = [
         "The error is 100 % minus the score. A model of sparsity S has the error of a dense model whose loss is higher "
-        "by transfer·log(1/(1-S)). If transfer is above 0, sparser models have larger errors at equal loss.",
+        "by transfer·log(1/(1-S)). If transfer is positive, sparser models have larger errors at equal loss.",
         *(f"{one.task}: {sentence}" for one in links for sentence in one.left_out),
         *(f"{one.task}: {sentence}" for one in links if one.fit for sentence in one.fit.warnings),
         *([f"{downstream.missing} scores are missing; run the study again."] if downstream.missing else []),
@@ -453,14 +468,14 @@ def _scores_table(scores: DataFrame) -> Table:
         Column(str(task), ".1f", value=lambda run, task=task: known.get((run["model"], task)))
         for task in last["task"].unique()
     ]
-    note = "Scores in per cent where they are shares of the documents; all budgets are in scores.parquet."
+    note = "Scores that are shares of documents are in percent; scores.parquet has all budgets."
     runs = last.drop_duplicates("model")
     names = ("model", "tokens", "loss")
     return runs_table("Scores at the largest budget", runs, names, tasks, notes=[note], key="scores")
 
 
 def next_table(findings: Findings) -> list[Table]:
-    """Return the runs that ``moejax next`` proposed into the same folder."""
+    """Return the runs that ``moejax next`` proposed, if its output is in the same folder."""
     if not findings.next_runs:
         return []
     columns = (

@@ -18,7 +18,7 @@ from moejax.result import Column, Result, Table, percent
 
 
 def count(name: str, architecture: Architecture, sequence_length: int) -> dict[str, Any]:
-    """Return all counts of the command as plain numbers."""
+    """Return all counts as plain numbers."""
     counts, modules = params(architecture), mtp_params(architecture)
     flops = flops_per_token(architecture, sequence_length)
     stated = CATALOGUE.get(name.lower())
@@ -69,7 +69,7 @@ def count(name: str, architecture: Architecture, sequence_length: int) -> dict[s
 _BYTES = {
     "adamw_float32": "parameters, gradients and AdamW's moments in float32",
     "activations_per_token_bfloat16": "activations per token in bfloat16",
-    "activations_per_token_recomputed": "the same, layers computed again",
+    "activations_per_token_recomputed": "activations per token, with layer recomputation",
     "kv_cache_per_token_bfloat16": "key-value cache per token in bfloat16",
 }
 
@@ -112,7 +112,7 @@ def summary(counts: dict[str, Any]) -> Result:
         ),
     ]
     if modules := counts["params_mtp"]:
-        note = "Beside the parameters above; training computes them, and its FLOPs above are with them."
+        note = "They are not part of the parameters above. Training computes them, and its FLOPs above include them."
         title, active = "Modules of multi-token prediction", counts["params_mtp_active"]
         tables.insert(1, _params(title, counts["mtp_params"], modules, active, [note]))
     if (stated := counts["published"]) is not None:

@@ -1,4 +1,4 @@
-"""Answer questions by a law of loss curves: held-out curves, other schedules, the best schedule, and their tables."""
+"""Predict held-out curves, other schedules and the best schedule by a law of loss curves, and report them as tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SavedFit:
 
 
 def load_saved(law: str) -> SavedFit | None:
-    """Return the saved fit in a file or folder; None if the text names a law to fit."""
+    """Return the saved fit in a file or folder; None if the text is the name of a law."""
     path = Path(law)
     if law.lower() in (*CURVE_LAWS, *ALIASES_OF_CURVES):
         return None
@@ -59,7 +59,10 @@ def load_saved(law: str) -> SavedFit | None:
         return None
     fit = FitResult.load(path)
     if type(fit.law) not in CURVE_LAWS.values():
-        raise UserError(f"{path} is a fit of {called(type(fit.law))}, and of no law of curves.")
+        raise UserError(
+            f"{path} is a fit of {called(type(fit.law))}, which is not a law of loss curves; give a fit by `moejax "
+            "curves`."
+        )
     plain = read_plain(path)
     return SavedFit(fit, tuple(plain.get("curves", ())), tuple(plain.get("curve_hashes", ())))
 
@@ -68,26 +71,26 @@ SCHEDULE = ("steps", "decay_share", "decay_shape", "final_share", "warmup", "pea
 
 
 def schedule_of(text: str, given: Mapping[str, str], curves: Curves) -> np.ndarray:
-    """Return the rates of a schedule; warm-up and peak default to those of the first curve.
+    """Return the learning rates of a schedule; warm-up and peak default to the first curve's values.
 
     Args:
-      text: the schedule for messages, as ``steps=…,decay_share=…``.
+      text: the schedule as the user wrote it, ``steps=…,decay_share=…``, for messages.
       given: its settings by name.
     """
     first = curves.curves[0]
     if unknown := [name for name in given if name not in SCHEDULE]:
         raise UserError(f"--predict {text!r}: a schedule has no {unknown[0]!r}; {did_you_mean(unknown[0], SCHEDULE)}")
     if "steps" not in given:
-        raise UserError(f"--predict {text!r} does not say how long; add steps=NUMBER.")
+        raise UserError(f"--predict {text!r} has no length; add steps=NUMBER.")
     shape = given.get("decay_shape", "linear")
     if shape not in DECAYS:
-        raise UserError(f"--predict {text!r}: there is no decay {shape!r}; {did_you_mean(shape, DECAYS)}")
+        raise UserError(f"--predict {text!r}: unknown decay {shape!r}; {did_you_mean(shape, DECAYS)}")
     whole = {name: parse_whole_number(given[name]) for name in ("steps", "warmup") if name in given}
     numbers = {name: parse(value) for name, value in given.items() if name not in {*whole, "decay_shape"}}
     steps, share = whole["steps"], numbers.get("decay_share", 0.0)
     warmup, peak = whole.get("warmup", first.warmup_steps), numbers.get("peak", first.peak)
     if steps > LONGEST:
-        raise UserError(f"--predict {text!r}: steps are at most {LONGEST:,}; each has a rate.")
+        raise UserError(f"--predict {text!r}: steps must be at most {LONGEST:,}.")
     if not 0 < peak <= LARGEST_RATE:
         raise UserError(
             f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0 and at most {LARGEST_RATE:g}."
@@ -120,21 +123,26 @@ def check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
     """Raise ``UserError``, before fitting, if no best schedule exists."""
     first = curves.curves[0]
     if steps > LONGEST:
-        raise UserError(f"--best is {steps:,} steps; they are at most {LONGEST:,}, each with a rate.")
+        raise UserError(f"--best is {steps:,} steps; give at most {LONGEST:,}.")
     check_horizon(steps, first.warmup_steps, first.peak)
     if not (curves.falls or "drop_scale" in fixed):
-        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
+        raise UserError(
+            f"--best depends on how much the loss falls when the learning rate falls. {constant_only(curves)}"
+        )
 
 
 def best_for(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
-    """Return the schedule of least loss.
+    """Return the schedule with the lowest loss.
 
     Raises:
-      UserError: the curves do not determine the effect of a drop of the rate.
+      UserError: the curves do not determine the effect of a decaying learning rate.
     """
     if not knows_drops(result):
-        remedy = constant_only(curves) or "These curves do not determine it; add one whose rate falls at another time."
-        raise UserError(f"--best rests on what a drop of the rate takes off. {remedy}")
+        remedy = (
+            constant_only(curves)
+            or "These curves do not determine it; add a curve whose learning rate falls at another step."
+        )
+        raise UserError(f"--best depends on how much the loss falls when the learning rate falls. {remedy}")
     first = curves.curves[0]
     return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
 
@@ -148,10 +156,13 @@ def summary(
     level: float,
     kept: SavedFit | None,
 ) -> Result:
-    """Return a fit of curves with all answers as tables."""
+    """Return a fit of curves and its predictions as tables."""
     base, data = result.summary(level), {}
     tables = list(base.tables)
-    notes = ["A draw is a stretch of a curve: its neighbours' residuals are alike.", *base.notes]
+    notes = [
+        "Resampling draws segments of a curve, because residuals of neighbouring points are correlated.",
+        *base.notes,
+    ]
     if held_out:
         title = "Curves that were not fitted, errors in nats/token"
         tables.append(Table.of(title, HELD_OUT, held_out, key="held-out"))
@@ -240,13 +251,13 @@ def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
     ]
     why = f" ({'; '.join(far)})" if far else ""
     return [
-        f"! At the end of {listed(above)} the law has more than the highest loss that was measured, {highest:.4g}; it "
+        f"! At the end of {listed(above)} the law predicts more than the highest measured loss, {highest:.4g}; it "
         f"does not describe such a schedule{why}."
     ]
 
 
 def _gain(result: FitResult, best: BestSchedule, other: np.ndarray, level: float) -> tuple[float, float, float]:
-    """Return the loss under another schedule minus that under the best one, with its interval by the coefficients'
+    """Return the loss difference between another schedule and the best schedule, with its interval by the coefficients'
     covariance.
     """
     with float64():
@@ -259,7 +270,7 @@ def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, floa
     columns = (
         Column("schedule"),
         Column("loss", ".4f"),
-        Column("best is lower by", ".4f"),
+        Column("best schedule is lower by", ".4f"),
         Column(f"{in_percent(level)} interval"),
     )
     rows = [["best", best.loss, None, ""]]
@@ -270,8 +281,8 @@ def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, floa
     steps = len(best.rates)
     note = (
         f"It decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) on, to {best.final_share:.2g} of "
-        f"the peak. It is an extrapolation: no curve had this schedule, and it lies where the law lets it. Intervals "
-        f"know the coefficients' uncertainty, and nothing of how the form fails; train it beside the usual one."
+        "the peak. It is an extrapolation: no curve had this schedule. Intervals include the coefficients' "
+        "uncertainty, but not errors of the law's form; compare it with the usual schedule by training both."
     )
     title = f"The best schedule for {steps:,} steps under the law, nats/token"
     return Table(title, columns, rows, notes=[note])

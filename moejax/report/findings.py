@@ -31,11 +31,11 @@ class Findings:
     logs: dict[str, list[dict[str, Any]]]
     """Lines of every model's training log, by model, in the table's order."""
     next_runs: dict[str, Any] | None = None
-    """``next.json`` of ``moejax next``, if it lies in the folder."""
+    """``next.json`` of ``moejax next``, if the folder contains it."""
 
 
 def read(concluded: Concluded) -> Findings:
-    """Read the findings of a study's folder. Models without a log have no lines."""
+    """Read the findings of a study's folder. Models without a log have no log lines."""
     runs = run_table.read(concluded.folder / TABLE)
     folder = concluded.folder / "models"
     logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in runs["model"].unique()}
@@ -49,30 +49,31 @@ NEXT = "next.json"
 
 
 BUDGETS = 24
-"""Rows of the table of best runs, at most."""
+"""Maximum number of rows in the table of best runs."""
 
 
 def compute_budgets(runs: run_table.DataFrame) -> np.ndarray | None:
-    """Return the number of each run's compute budget, if runs have equal compute and not equal tokens.
+    """Return the index of each run's compute budget if runs share compute budgets rather than token budgets; else None.
 
-    They were if their FLOPs, equal within 10 %, form fewer budgets than their tokens. A study of architectures at equal
-    compute is such: its runs of fewest tokens have the largest models.
+    Runs share compute budgets if their FLOPs, rounded to 10 %, have fewer distinct values than their tokens. An example
+    is a comparison of architectures at equal compute, where the largest models have the fewest tokens.
     """
     if not {"tokens", "flops"} <= set(runs) or not (runs["flops"] > 0).all():
         return None
     flops = runs["flops"].to_numpy(np.float64)
     number, _ = budgets(flops)
     ends = ((flops[number == n].min(), flops[number == n].max()) for n in range(number.max() + 1))
-    # Compute that goes on without a gap is no budget.
+    # FLOPs without gaps between them are not budgets.
     if number.max() + 1 >= runs["tokens"].nunique() or any(high > SAME * low for low, high in ends):
         return None
     return number
 
 
 def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
-    """Return the run with the lowest loss at each token budget or compute budget (``compute_budgets``), ascending.
+    """Return the run with the lowest loss at each token budget or compute budget (``compute_budgets``), in ascending
+    order.
 
-    Of a table with more than ``BUDGETS`` budgets, the last runs of the frontier: none with as little compute is better.
+    If the table has more than ``BUDGETS`` budgets, return the last runs of the loss-compute frontier instead.
     """
     equal = compute_budgets(runs)
     if equal is not None and equal.max() < BUDGETS:
@@ -84,24 +85,28 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
 
 
 def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
-    """Return the runs that no run with at most as much of ``order`` beats, ascending; one of several equal ones."""
+    """Return the frontier: runs with a lower loss than all runs with less ``order``, ascending, and one of equal
+    runs.
+    """
     ordered = runs.sort_values([order, "loss"] if order != "loss" else order).drop_duplicates(order)
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]
 
 
 def at_largest_budget(table: run_table.DataFrame) -> run_table.DataFrame:
-    """Return the rows of each model's largest budget, from any table with models and tokens."""
+    """Return each model's row with its largest token budget."""
     return table[table["tokens"] == table.groupby("model")["tokens"].transform("max")]
 
 
 def parts(runs: run_table.DataFrame) -> list[str]:
-    """Return the parts of the text with their own losses; none for a single source."""
+    """Return the parts of the text that have their own losses; empty for a single source."""
     named = [name.removeprefix("loss_") for name in runs if name.startswith("loss_")]
     return [name for name in named if f"bits_per_byte_{name}" in runs]
 
 
 def is_mixture(runs: run_table.DataFrame) -> np.ndarray | None:
-    """Return which runs are mixtures, by their experts or else by totals above active parameters; None if not known."""
+    """Return which runs are MoE models, by their experts or else by total above active parameters; None if
+    undetermined.
+    """
     unknown = np.full(len(runs), np.nan)
     experts, total, active = (runs.get(name, unknown) for name in ("num_experts", "params_total", "params_active"))
     mixture = np.where(np.isfinite(experts), np.greater(experts, 1), np.greater(total, EQUAL * np.asarray(active)))
@@ -109,7 +114,7 @@ def is_mixture(runs: run_table.DataFrame) -> np.ndarray | None:
 
 
 def experts(run: Mapping[str, Any]) -> str:
-    """Return the feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
+    """Return a run's experts as text: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
     number = run.get("num_experts")
     if number is None or number != number:
         return "–"
@@ -124,21 +129,21 @@ def experts(run: Mapping[str, Any]) -> str:
 
 
 def layer_loads(run: Mapping[str, Any]) -> dict[int, list[float]]:
-    """Return the load of every expert on the validation set (1 where balanced) by layer number; empty if dense.
+    """Return expert loads on the validation set (1 is balanced) by layer number; empty for a dense model.
 
-    Layers are counted from the input, from 0, as ``moejax status --layers`` counts them.
+    Layer 0 is next to the input, as in ``moejax status --layers``.
     """
     text, architecture = run.get("expert_loads"), stored_architecture(run.get("architecture"))
     if not isinstance(text, str):
         return {}
     loads = foreign_json(text, "The column expert_loads", shape=list[list[float]], remedy="leave such cells empty")
-    # Without an architecture every layer counts as a mixture.
+    # Without an architecture, every layer counts as an MoE layer.
     numbers = range(len(loads)) if architecture is None else architecture.without_mtp.routed_layers
     return dict(zip(numbers, loads, strict=False))
 
 
 def summary(findings: Findings) -> dict[str, Any]:
-    """Return the numbers of a report that are not part of the conclusions."""
+    """Return the numbers in a report that are not part of the conclusions."""
     runs = findings.runs
     named = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
     columns = [name for name in named if name in runs]
@@ -158,12 +163,12 @@ def summary(findings: Findings) -> dict[str, Any]:
 
 
 def seconds(runs: run_table.DataFrame) -> float:
-    """Return the wall time of all trainings in seconds; a trunk counts once per budget."""
+    """Return the wall time of all runs in seconds; a trunk counts once per budget."""
     return float(runs["train_seconds"].sum()) if "train_seconds" in runs else float("nan")
 
 
 def versions(runs: run_table.DataFrame) -> list[dict[str, str]]:
-    """Return the software versions of the trainings; several entries if they changed."""
+    """Return the software versions used for training, with several entries if they changed."""
     texts = runs["versions"].dropna().unique() if "versions" in runs else []
     shape, remedy = dict[str, str], "leave such cells empty"
     return [foreign_json(str(text), "The column versions", shape=shape, remedy=remedy) for text in texts]

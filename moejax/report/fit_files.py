@@ -20,7 +20,7 @@ HELD_OUT = "held_out.csv"
 
 
 def written(folder: Path, has_held_out: bool) -> str:
-    """Return a sentence with the files that ``write_fit`` wrote."""
+    """Return a sentence that lists the files of ``write_fit``."""
     names = ["fit.json", "summary.txt", "predictions.csv", *([HELD_OUT] if has_held_out else [])]
     return f"Wrote {listed(names)} to {folder}."
 
@@ -28,9 +28,7 @@ def written(folder: Path, has_held_out: bool) -> str:
 def write_fit(
     folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
 ) -> None:
-    """Write fit.json, summary.txt, predictions.csv and, for held-out runs, held_out.csv together, if a folder
-    is given.
-    """
+    """Write fit.json, summary.txt, predictions.csv and, for held-out runs, held_out.csv; do nothing for None."""
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)

@@ -1,4 +1,4 @@
-"""The report of one fit: its coefficients, what they rest on, and the figures of its law."""
+"""Write the report of a fit: coefficients, diagnostics, and figures of its law."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moejax.result import Result
 from moejax.say import ProgressCallback
 
 FIGURES = 6
-"""The most of the law's named figures that are drawn."""
+"""Maximum number of the law's named figures."""
 
 
 def write_fit_report(
@@ -37,7 +37,9 @@ def write_fit_report(
     plots: Mapping[str, Plot] = PLOTS,
     update: ProgressCallback = lambda share, text: None,
 ) -> Path:
-    """Write page, text and data, with those of ``plots`` that draw the fit's law; returns the page's path."""
+    """Write the page, text and data of a fit, with the figures among ``plots`` that draw its law; return the page's
+    path.
+    """
     answers = _answers(source)
     said = _summary(fit, source, answers)
     drawn = _figures(fit, source, answers, plots, update)
@@ -60,14 +62,16 @@ def _figures(
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
         inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
         figure = draw(plot, inputs)
-        # A document's figure drawn with these coefficients speaks of that document.
+        # The caption of a paper's figure refers to the paper's coefficients, so it is replaced.
         title = figure.title if plot.source == Plot.source else f"{figure.title}, after {plot.source}"
         figures[plot.name] = replace(figure, title=title)
     return figures
 
 
 def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[str, pd.DataFrame]:
-    """Return the table of loss against compute with the largest budget of the decisions; empty for other laws."""
+    """Return the table of loss against compute, up to the largest budget of the decisions; empty if the law has no such
+    figure.
+    """
     budgets = [one.given["flops"] for one in answers.decisions if "flops" in one.given]
     try:
         table = compute_table(fit, read.runs.design, read.runs.loss, flops=max(budgets, default=None))
@@ -77,7 +81,7 @@ def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[s
 
 
 def fitted_runs(fit: FitResult, source: Path) -> ReadRuns | None:
-    """Return the runs of a fit from the ``predictions.csv`` next to its file; None if it is missing or has others."""
+    """Return the fitted runs from the ``predictions.csv`` next to the fit; None if it is missing or has other runs."""
     return _runs(fit, source, _answers(source).read)
 
 
@@ -95,7 +99,7 @@ def _runs(fit: FitResult, source: Path, columns: ReadAs | None) -> ReadRuns | No
 
 
 def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[str, pd.DataFrame]:
-    """Return the tables of the diagnostics by figure."""
+    """Return the tables of the diagnostic figures, by figure name."""
     update(0.1, "profiles")
     estimands = evidence.coefficients(fit)
     tables = {
@@ -136,7 +140,7 @@ def _page(fit: FitResult, source: Path, answers: Answers, said: Result, figures:
 
 
 def summary(fit: FitResult, source: Path) -> Result:
-    """Return the summary of ``moejax fit``; warnings about held-out runs are among its data."""
+    """Return the summary of ``moejax fit``, including warnings about held-out runs."""
     return _summary(fit, source, _answers(source))
 
 

@@ -1,4 +1,4 @@
-"""List laws, show one with its published constants, and ask laws and fits about a design."""
+"""List laws, show a law with its published constants, and predict a design by laws and fits."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from moejax.wording import did_you_mean, told
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return all data of one law as plain values.
+    """Return a law's form, constants and sources as plain data.
 
     Raises:
-      UserError: the law is unknown; the message has the nearest names.
+      UserError: the law is unknown; the message lists the nearest names.
     """
     law = law_name(name)
     cls: Any = LAWS[law]
@@ -71,7 +71,7 @@ def every_law() -> Result:
 
 
 def one_law(name: str) -> Result:
-    """Return the form of a law, its coefficients and its published constants."""
+    """Return a law's form, coefficients and published constants as tables."""
     law = describe(name)
     sets = law["constants"]
     outputs = "; ".join(f"{output} ({unit})" for output, unit in law["outputs"].items())
@@ -117,19 +117,19 @@ class Answer:
     """Predicted values by output."""
     units: Mapping[str, str]
     extrapolated: Mapping[str, float]
-    """Ratios to the nearest bound of the fitted range, by variable."""
+    """Ratios of variables outside the fitted range to its nearest bound."""
     unchecked: tuple[str, ...]
     """Variables without a fitted range."""
     params_effective: float | None
     remark: str
     as_dense: bool = False
-    """True if the constants were fitted to dense models alone."""
+    """True if constants fitted only to dense models predict an MoE model."""
     interval: Mapping[str, float] | None = None
     dropped: tuple[str, ...] = ()
 
 
 def ask(name: str, constants: str | None, design: Design) -> Answer:
-    """Return the prediction of a published law."""
+    """Return the prediction of one set of published constants."""
     law, constants = law_and_constants(name, constants)
     chosen = published(law, constants)
     said = predict(chosen, design)
@@ -159,7 +159,9 @@ def ask_all(design: Design) -> tuple[list[Answer], dict[str, str]]:
         except ValueError as why:
             unasked[law] = told(why)
     if not answers:
-        raise UserError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
+        raise UserError(
+            "No law can predict from these values alone. Give --arch NAME --tokens N, or --params-active N …."
+        )
     return answers, unasked
 
 
@@ -174,10 +176,10 @@ def ask_fit(file: str, design: Design) -> Answer:
     if unread := [name for name in design.columns or () if name not in fit.law.inputs]:
         letters = dict(fit.law.formula.columns) if isinstance(fit.law, FormulaLaw) else {}
         if (ours := letters.get(unread[0], "")) in FIELDS:
-            raise UserError(f"{unread[0]} in the formula is {ours}; give --{ours.replace('_', '-')}.")
+            raise UserError(f"The formula's {unread[0]} is {ours}; give --{ours.replace('_', '-')}.")
         raise UserError(f"The law of {file} reads no column {unread[0]}; {did_you_mean(unread[0], fit.law.inputs)}")
     said, ranged = predict(fit, design), range_of(fit, design)
-    # A share that is not between 0 and 1 is no prediction.
+    # A predicted share outside 0 to 1 is invalid.
     impossible = {fit.output} if fit.is_share and not 0 < said.values[fit.output] < 1 else set()
     return Answer(
         law=type(fit.law).__name__,
@@ -202,10 +204,11 @@ def summary(
     assumed: str,
     as_counted: Design | None = None,
 ) -> Result:
-    """Return the laws' answers as a table; if any has a learning rate, with the one to take and its range.
+    """Return the laws' predictions as a table; if any law predicts a learning rate, add the recommended rate and its
+    range.
 
     Args:
-      as_counted: the design with FLOPs as laws of the learning rate count them (``peak_rate.counted``), if known.
+      as_counted: the design with FLOPs by the convention of learning-rate laws (``peak_rate.counted``), if known.
     """
     rows = []
     for a in answers:
@@ -221,7 +224,7 @@ def summary(
         Column("value", format),
         Column("beyond the fitted range", words=True),
     )
-    note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
+    note = "Losses of different laws refer to different data and tokenizers. Compare designs under one law."
     if len(answers) == 1:
         note = f"{answers[0].source} ({answers[0].provenance}). {answers[0].remark}".rstrip()
     notes = [note, *([assumed] if assumed else []), *([AS_DENSE] if any(a.as_dense for a in answers) else [])]
@@ -239,7 +242,9 @@ def summary(
 
 
 def _rate(design: Design, answers: Sequence[Answer]) -> PeakRate | None:
-    """Return the learning rate to take: that of a single law or fit, or else the default; None if none was asked."""
+    """Return the recommended learning rate: by the law or fit if there is only one, otherwise the default; None if no
+    law predicts one.
+    """
     asked = [one for one in answers if one.values.get("learning_rate") is not None]
     if not asked:
         return None

@@ -1,4 +1,4 @@
-"""Compute the efficiency leverage of one family of models over another, from tables, a law or a fitted formula."""
+"""Compute the efficiency leverage between two model families from tables, a law or a fitted formula."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from moejax.wording import counted, listed
 
 @dataclass(frozen=True)
 class BudgetLeverage:
-    """The leverage at a budget; a number that is not determined is None."""
+    """The leverage at a budget; undetermined numbers are None."""
 
     flops: float
     leverage: float | None
@@ -55,7 +55,7 @@ class LeverageTable(Shown):
     """Names of the families."""
 
     def summary(self) -> Result:
-        """Return the leverages of the first family over the second as a table."""
+        """Return a table of the first family's leverage over the second."""
         (a, b), level = self.families, self.level
         columns = (
             Column("flops", format, value="flops"),
@@ -75,7 +75,7 @@ class LeverageTable(Shown):
 def leverage_of_tables(
     a: Runs, b: Runs, flops: Sequence[float] | None, *, fixed: Mapping[str, float], level: float, seed: int
 ) -> LeverageTable:
-    """Return the leverage by the loss-compute curves of two tables, at given budgets or those of ``a``."""
+    """Return the leverage from the loss-compute curves of two tables, at ``flops`` or else at the budgets of ``a``."""
     shared = len({*zip(a.design.flops, a.loss, strict=True)} & {*zip(b.design.flops, b.loss, strict=True)})
     at = None if flops is None else np.asarray(flops)
     between = leverage_of(a, b, at, fixed=fixed, level=level, seed=seed)
@@ -86,14 +86,14 @@ def leverage_of_tables(
     notes = [f"{name}: {_in_words(one)}" for name, one in zip("AB", between.budgets, strict=True)]
     if any(len(np.unique(runs.group)) < len({*zip(runs.group, runs.design.flops, strict=True)}) for runs in (a, b)):
         notes.append(
-            "Runs are assumed to scatter independently. Checkpoints of one training share its random effect, which "
+            "Runs are assumed to scatter independently. Checkpoints of one training run share a random effect, which "
             "intervals do not include."
         )
     if any(row.leverage is None for row in rows):
-        notes.append("Undefined where A's loss lies below all that B's loss-compute curve reaches.")
+        notes.append("The leverage is undefined where B's loss-compute curve does not reach A's loss.")
     in_both = [
-        f"{counted(shared, 'run')} of equal FLOPs and loss {'is' if shared == 1 else 'are'} in A and in B: what both "
-        f"have is not a gain of one over the other. Give each family a condition that the other's rows do not meet."
+        f"{counted(shared, 'run')} with equal FLOPs and loss {'is' if shared == 1 else 'are'} in both A and B, which "
+        "biases the leverage. Give each family a condition that excludes the other's rows."
     ]
     warnings = [
         *in_both * bool(shared),
@@ -117,15 +117,17 @@ def leverage_under_law(
     likely: Likely | None,
     level: float,
 ) -> LeverageTable:
-    """Return the leverage under a law, with both families at the sizes that are best for them.
+    """Return the leverage under a law, with both families at their optimal sizes.
 
     Args:
       families: names of the families, for messages.
-      given: values that a family holds, or None for a published model of its name.
+      given: fixed quantities of each family, or None if its name is a published model.
       likely: bootstrap of the fit for intervals, or None.
     """
     if "loss" not in law.outputs:
-        raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
+        raise UserError(
+            f"The law {type(law).__name__} predicts no loss, so it has no leverage; use it with `moejax predict`."
+        )
     a, b = (
         held(proportions(law, find(text).architecture))
         if values is None
@@ -134,8 +136,8 @@ def leverage_under_law(
     )
     if not (a or b):
         raise UserError(
-            f"{called(type(law))} reads {listed(law.inputs)} alone, in which {' and '.join(families)} do not differ as "
-            f"families; ask a law that reads experts or total parameters, such as zhao or abnar."
+            f"{called(type(law))} reads only {listed(law.inputs)}, which do not distinguish "
+            f"{' and '.join(families)}; use a law that reads experts or total parameters, such as zhao or abnar."
         )
     rows, optima = [], []
     warnings = [known.without_intervals] if likely is None and getattr(known, "without_intervals", "") else []
@@ -146,21 +148,21 @@ def leverage_under_law(
         probes = None if likely is None else likely.probes
         if probes is not None and ends is not None and probes.moved(resampled(both, probes.laws), ends):
             warnings.append(
-                f"The leverage at {budget:.3g} FLOPs has no interval: it rests on coefficients that the runs do not "
-                f"determine ({', '.join(known.not_determined)})."
+                f"The leverage at {budget:.3g} FLOPs has no interval: it depends on coefficients that the runs do "
+                f"not determine ({', '.join(known.not_determined)})."
             )
             ends = None
         rows.append(BudgetLeverage(budget, *map(_known, (both.value, ends and ends.low, ends and ends.high))))
     if far := beyond_in_words(beyond(known, *optima)):
-        warnings.append(f"The families lie beyond what the law was fitted to: {', '.join(far)}.")
-    notes = [f"law: {name}; both families at the sizes that are best for them."]
+        warnings.append(f"The families lie outside the law's fitted range: {', '.join(far)}.")
+    notes = [f"law: {name}; both families have their optimal sizes."]
     return LeverageTable(rows, notes, warnings, level, families)
 
 
 def leverage_under_formula(
     fit: FitResult, given: tuple[Mapping[str, float], Mapping[str, float]], flops: Sequence[float], level: float
 ) -> LeverageTable:
-    """Return the leverage by a fitted formula, with intervals by the fit's own covariance."""
+    """Return the leverage by a fitted formula, with intervals from the fit's covariance."""
     law = fit.law
     assert isinstance(law, FormulaLaw)
     a, b = (tuple(held_by(type(law), values, letter).items()) for letter, values in zip("AB", given, strict=True))
@@ -175,7 +177,9 @@ def leverage_under_formula(
         warnings += [f"At {budget:.3g} FLOPs: {sentence}" for sentence in sentences(far)]
     notes = [f"law: {law.formula.text}"]
     if any(row.leverage is None for row in rows):
-        notes.append("Undefined where B reaches A's loss within no factor of 9 million of the budget.")
+        notes.append(
+            "The leverage is undefined where B does not reach A's loss within a factor of 9 million of the budget."
+        )
     return LeverageTable(rows, notes, warnings, level)
 
 
@@ -184,11 +188,11 @@ def _known(value: float | None) -> float | None:
 
 
 OTHERWISE = 1.25
-"""Ratio of two families' FLOPs per 6·N·D above which they count FLOPs by different conventions."""
+"""Ratio of two families' FLOPs per 6·N·D above which their FLOPs conventions are assumed to differ."""
 
 
 def _counted_alike(a: Runs, b: Runs) -> list[str]:
-    """Return a warning if the families count FLOPs by different conventions, as far as sizes and tokens show it."""
+    """Return a warning if sizes and tokens indicate that the families count FLOPs by different conventions."""
     times = []
     for runs in (a, b):
         if runs.design.params_active is None or runs.design.tokens is None:
@@ -198,8 +202,8 @@ def _counted_alike(a: Runs, b: Runs) -> list[str]:
     if max(times) <= OTHERWISE * min(times):
         return []
     return [
-        f"A's FLOPs are {times[0]:.3g} times 6·params_active·tokens and B's {times[1]:.3g} times: if they are counted "
-        f"in different ways, the leverage is off by that."
+        f"A's FLOPs are {times[0]:.3g} times 6·params_active·tokens and B's {times[1]:.3g} times: if their counting "
+        "conventions differ, the leverage is wrong by this ratio."
     ]
 
 
@@ -212,28 +216,27 @@ def _of_curves(between: Between) -> list[str]:
         if alone:
             said.append(
                 f"{name} was trained at {counted(len(one.runs), 'budget')}, too few to fit an irreducible loss: its "
-                f"curve is a power law that falls to 0. Give the value of a larger fit, as in --fix irreducible=1.6."
+                "curve is a power law that falls to 0. Fix the value of a larger fit, as in --fix irreducible=1.6."
             )
     for why in dict.fromkeys(filter(None, between.unknown)):
         at = listed(
             [f"{flops:.3g}" for flops, reason in zip(between.flops, between.unknown, strict=True) if reason == why]
         )
         said.append(
-            f"The leverage at {at} FLOPs has no interval: {why}. Train the family whose curve this is at more budgets, "
-            f"farther apart."
+            f"The leverage at {at} FLOPs has no interval: {why}. Train this family at more budgets, farther apart."
         )
     return said
 
 
-NEAR = f"within {in_percent(NEAR_LOSS)} of its lowest loss"
+NEAR = f"within {in_percent(NEAR_LOSS)} of the lowest loss"
 
 
 def _in_words(losses: BudgetLosses) -> str:
     """Return how the loss of a family at each budget was determined."""
     smoothed, every = int(losses.smoothed.sum()), len(losses.smoothed)
     minimum, lowest = (
-        f"the minimum of a quadratic in log {losses.size} through its runs {NEAR}",
-        "the run of lowest loss",
+        f"the minimum of a quadratic in log {losses.size} through the runs {NEAR}",
+        "the run with the lowest loss",
     )
     if smoothed in (0, every):
         how = f"of each of {every} budgets {minimum if smoothed else lowest}"
@@ -247,27 +250,24 @@ def _left_out(losses: BudgetLosses) -> str:
         return ""
     flops = [format(each) for each in losses.left_out]
     which = f"at {listed(flops)}" if len(flops) < 4 else f"of {flops[0]} to {flops[-1]}"
-    return (
-        f" {counted(len(flops), 'budget')} {which} FLOPs took no part: the best size lies beyond the sizes that were "
-        f"tried."
-    )
+    return f" {counted(len(flops), 'budget')} {which} FLOPs left out: the best size lies outside the trained sizes."
 
 
 def _one_sided(between: Between) -> list[str]:
-    """Return warnings if the loss of a budget may not be minimal, judged by the trained sizes."""
+    """Return warnings if the trained sizes may not include a budget's lowest loss."""
     said = []
     for name, one in zip("AB", between.budgets, strict=True):
         if one.size and not one.smoothed.any():
             said.append(
-                f"{name}: no budget has three sizes near its lowest loss, so nothing says that its runs are the best "
-                f"for their FLOPs. The leverage and its interval are of the sizes that were trained: of a family that "
-                f"was trained at worse ones it is too small."
+                f"{name}: no budget has three sizes near its lowest loss, so its runs may not have the best sizes "
+                "for their FLOPs. The leverage and its interval apply to the trained sizes; they are biased against "
+                "a family with worse sizes."
             )
         if ends := int(one.at_an_end.sum()):
             said.append(
-                f"{name}: at {ends} of {counted(len(one.counts), 'budget')} the lowest loss is at the smallest or the "
-                f"largest size that was tried, so a lower one may lie beyond and {name} may be better than is told. "
-                f"Train sizes on both sides of the best, or fit a law and ask `moejax leverage … --law FIT`."
+                f"{name}: at {ends} of {counted(len(one.counts), 'budget')} the lowest loss is at the smallest or "
+                f"largest trained size, so a size outside this range may be better, and {name} is underestimated. "
+                "Train sizes on both sides of the best size, or fit a law and run `moejax leverage … --law FIT`."
             )
     return said
 
@@ -278,8 +278,8 @@ def _runs(losses: BudgetLosses) -> str:
 
 
 def _luck(between: Between) -> list[str]:
-    """Return a warning about selection bias: the lowest of many losses is lower than that of few, if one family has
-    more runs.
+    """Return a warning about selection bias if one family has more runs per budget: the minimum of more noisy losses is
+    lower.
     """
     a, b = between.budgets
     if abs(a.lowest_of - b.lowest_of) < 1:
@@ -289,9 +289,9 @@ def _luck(between: Between) -> list[str]:
     else:
         remedy = f"Give the sizes of the runs ({SIZES[0]} or {SIZES[-1]})"
     return [
-        f"A budget's loss is {_of_a_budget(a)} in A, and {_of_a_budget(b)} in B. The lowest of more runs is luckier, "
-        f"and the leverage and its interval lean to {'A' if a.lowest_of > b.lowest_of else 'B'}. {remedy}: the minimum "
-        f"of a quadratic through them has no such luck."
+        f"A budget's loss is {_of_a_budget(a)} in A, and {_of_a_budget(b)} in B. The minimum of more noisy runs is "
+        f"lower, which biases the leverage and its interval towards {'A' if a.lowest_of > b.lowest_of else 'B'}. "
+        f"{remedy}: the minimum of a quadratic through them has no such bias."
     ]
 
 
@@ -313,6 +313,6 @@ def _far(between: Between) -> list[str]:
     if not parts:
         return []
     return [
-        f"Loss-compute curves are read beyond the budgets of their runs, {listed(parts)}: an extrapolation, and "
-        f"intervals know nothing of how the curves bend there."
+        f"Loss-compute curves are extrapolated beyond the budgets of their runs, {listed(parts)}; intervals do not "
+        "include errors of the curve's form there."
     ]

@@ -1,4 +1,4 @@
-"""Equations of laws as MathML, which browsers draw by themselves: no script, no network, no fonts of ours."""
+"""Write the equations of laws as MathML, which browsers render without scripts, network or fonts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from moejax.laws.formula import (
 
 _SPELT = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega"
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name.replace('lambda', 'lamda')}") for name in _SPELT.split()}
-"""Letters by the names that formulas write them with."""
+"""Greek letters by their names in formulas."""
 HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
 
 
 def block(equations: Iterable[Equation]) -> str:
     """Return several equations as one HTML block.
 
-    A browser breaks lines between ``math`` elements and not inside one, so a term is one, or a sum of a product.
+    Browsers break lines between ``math`` elements, not inside them, so each term, or sum in a product, is its own
+    element.
     """
     return "\n".join(['<div class="formula">', *(f"<p>{_broken(e)}</p>" for e in equations), "</div>"])
 
 
 def inline(tree: Tree) -> str:
-    """Return a letter or a power for running text."""
+    """Return a letter or a power as MathML for running text."""
     return f"<math>{_drawn(tree, inline=True)}</math>"
 
 
@@ -53,7 +54,7 @@ def _broken(equation: Equation) -> str:
 
 
 def _drawn(tree: Tree, inline: bool = False) -> str:
-    """Return a tree as MathML. With ``inline``, quotients have a slash, as in exponents."""
+    """Return an expression tree as MathML. With ``inline``, quotients have a slash, as in exponents."""
     match tree:
         case Number(text):
             return f"<mn>{text}</mn>"
@@ -83,7 +84,7 @@ def _drawn(tree: Tree, inline: bool = False) -> str:
 
 
 def _binding(tree: Tree) -> int:
-    """Return the precedence of a tree: 1 a sum, 2 a product, 3 a power, 4 an atom."""
+    """Return the precedence of an expression: 1 for a sum, 2 for a product, 3 for a power, 4 for an atom."""
     match tree:
         case Sum() | Negative():
             return 1
@@ -96,7 +97,7 @@ def _binding(tree: Tree) -> int:
 
 
 def _inside(tree: Tree, least: int, inline: bool = False, space: str = "") -> str:
-    """Return a tree, in parentheses if its precedence is below ``least``."""
+    """Return an expression as MathML, in parentheses if its precedence is below ``least``."""
     drawn = _drawn(tree, inline)
     if _binding(tree) >= least:
         return space + drawn
@@ -111,7 +112,7 @@ def _signed(term: Tree, inline: bool = False) -> str:
 
 def _name(text: str) -> str:
     letter, _, below = text.partition("_")
-    # An accent above a letter stands too high without a font for mathematics; one letter with its accent does not.
+    # Without a maths font, a separate accent is drawn too high; a precomposed letter is not.
     hat = HAT in unicodedata.normalize("NFD", letter)
     drawn = f'<mi style="font-style: italic">{letter}</mi>' if hat else f"<mi>{GREEK.get(letter, letter)}</mi>"
     if not below:
@@ -130,7 +131,7 @@ def _operator(sign: str) -> str:
 
 
 def _infix(sign: str) -> str:
-    """Return an operator that keeps its space at the beginning of a line."""
+    """Return an infix operator, which keeps its spacing at the beginning of a line."""
     return f'<mo form="infix">{sign}</mo>'
 
 

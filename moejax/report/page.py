@@ -1,4 +1,4 @@
-"""The report of a study: one HTML page, its text, the same numbers as data, and its figures by name.
+"""Write the report of a study: one HTML page, its Markdown text, its data, and its figures by name.
 
 The page needs no network, follows the reader's light or dark mode, and prints.
 """
@@ -59,11 +59,11 @@ from moejax.study.run import Concluded
 from moejax.wording import printable
 
 ROWS = 600
-"""Runs that are rows of the page's table, those of least loss; the CSV has all."""
+"""Maximum number of rows in the page's run table; runs with the lowest losses are kept, and the CSV has all."""
 TOP = ("model", "loss", "bits_per_byte", "tokens", "params_active", "params_total")
-"""Fields of the best run that the page states."""
+"""Fields of the best run at the top of the page."""
 LONG = ("architecture", "config", "versions", "expert_loads")
-"""Columns of the run table that are too long for a line of CSV; the table itself has them."""
+"""Columns that the page's CSV omits because they are long; ``runs.parquet`` has them."""
 IN_TEMPLATES = (
     *(against_naive, annealed_tables, asks_for_laws, budget_of, coefficients, decision_table, downstream_tables),
     *(family, laws_table, losses_by_part, next_table, recipe_tables, stages_table, worth),
@@ -72,7 +72,7 @@ IN_TEMPLATES = (
 
 
 def page(findings: Findings, figures: dict[str, Figure]) -> str:
-    """Return the page."""
+    """Return the report as HTML."""
     concluded = findings.concluded
     shown = findings.runs if len(findings.runs) <= ROWS else findings.runs.nsmallest(ROWS, "loss").sort_index()
     study = concluded.study
@@ -99,7 +99,7 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
 
 
 def _top(findings: Findings) -> DataFrame:
-    """Return runs with the best one last: the winner of the last stage, or else the one with the lowest loss."""
+    """Return runs with the best run last: the winner of the last stage, or else the run with the lowest loss."""
     if not findings.concluded.stages:
         return findings.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
     runs = findings.runs[findings.runs["model"] == findings.concluded.stages[-1].winner]
@@ -107,14 +107,14 @@ def _top(findings: Findings) -> DataFrame:
 
 
 def _top_title(findings: Findings) -> str:
-    """Return the title of ``_top``. The winner of a stage is not always the best model that was trained."""
+    """Return the title of the best run. A stage's winner is not always the best trained model."""
     if findings.concluded.stages:
         return f"Winner of the last stage, {findings.concluded.stages[-1].name}"
     return "Best model trained" if findings.concluded.study else "Best run"
 
 
 def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:
-    """Render a template of this folder with its figures."""
+    """Render a template of this folder with figures."""
     return (
         _environment()
         .get_template(template)
@@ -156,7 +156,7 @@ def _environment() -> Environment:
 
 
 def _or_dash(write: Callable[..., str]) -> Callable[..., str]:
-    """Return a filter that writes unknown values as dashes."""
+    """Return a template filter that formats values with ``write``, and unknown values as dashes."""
     return lambda value, *digits: MISSING if value is None or value != value else write(value, *digits)
 
 
@@ -181,7 +181,7 @@ _DARK = sorted({colour for count in range(2, 11) for colour in ramp(count) if da
 
 
 def inline(name: str, figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element. Its colours are CSS variables, which default to light mode."""
+    """Return a figure as an ``<svg>`` element with CSS variables as colours, which default to light mode."""
     text = io.StringIO()
     with rc_context(RC):
         drawing: Any = {"bbox_inches": "tight", "pad_inches": 0.02}
@@ -191,16 +191,16 @@ def inline(name: str, figure: Figure) -> str:
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    # Several figures share a page: what matplotlib names must not meet its namesake.
+    # Several figures share a page, so the ids in each SVG must be unique.
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     svg = re.sub(r'xlink:href="#', f'xlink:href="#{name}-', svg)
     svg = re.sub(r"'DejaVu Sans'", "var(--font, system-ui), 'DejaVu Sans'", svg)
     for variable, colour in COLOURS.items():
         svg = re.sub(colour, f"var(--{variable}, {colour})", svg, flags=re.IGNORECASE)
-    # Colours of a ramp are lighter on the dark side of a page.
+    # Colours of a ramp are lightened on dark pages.
     svg = re.sub("|".join(_DARK), r"color-mix(in oklab, \g<0>, white var(--lift, 0%))", svg, flags=re.IGNORECASE)
-    # The page sets the width, alike in scale for narrow figures and wide ones; the view box keeps the shape.
+    # The page sets the width, with the same scale for all figures; the view box keeps the aspect ratio.
     (width,) = re.findall(r'^<svg[^>]*? width="([\d.]+)pt"', svg)
     share = min(1.0, float(width) / (POINTS_PER_INCH * WIDTH_INCHES))
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 style="--share: {share:.3f}"', svg, count=1)
@@ -210,7 +210,7 @@ def inline(name: str, figure: Figure) -> str:
 
 
 def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
-    """Return a function that draws a figure of the run table if it has the columns."""
+    """Return a function that draws a figure if the run table has its columns."""
 
     def drawn(findings: Findings) -> Figure | None:
         table = with_derived(findings.runs)
@@ -220,7 +220,7 @@ def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Dr
 
 
 def _loss_vs_compute(findings: Findings) -> Figure | None:
-    """Draw loss against compute: the runs, with the preferred law, its interval and the decisions' budget if any."""
+    """Draw loss against compute with the preferred law, its interval and the decisions' budget, if any."""
     law = preferred(findings)
     if law is not None:
         table = with_derived(findings.runs).iloc[law.rows]
@@ -236,7 +236,7 @@ def _loss_vs_compute(findings: Findings) -> Figure | None:
 
 
 def _restarts(findings: Findings) -> Figure | None:
-    """Draw the attempts of the trainings, if any needed more than one."""
+    """Draw the attempts of the training runs, if any run needed more than one."""
     try:
         table = sources.attempts_table(findings.concluded.folder)
     except ValueError:
@@ -246,13 +246,13 @@ def _restarts(findings: Findings) -> Figure | None:
 
 
 def _annealed(findings: Findings) -> Figure | None:
-    """Draw predicted and measured annealed losses, if the study requests them."""
+    """Draw predicted and measured annealed losses if the study requests them."""
     annealed = findings.concluded.annealed
     return loss_curves.annealed_losses(annealed) if annealed is not None and annealed.models else None
 
 
 def _scores(findings: Findings) -> Figure | None:
-    """Draw errors of tasks against the loss, if the study has downstream tasks."""
+    """Draw task errors against the loss if the study has downstream tasks."""
     downstream = findings.concluded.downstream
     if downstream is None or "error" not in downstream.scores:
         return None
@@ -272,11 +272,11 @@ FIGURES: dict[str, Draw] = {
     "annealed_losses": _annealed,
     "scores_vs_loss": _scores,
 }
-"""Every figure of a report by its name."""
+"""The figures of a report, by name."""
 
 
 def draw_all(findings: Findings) -> dict[str, Figure]:
-    """Draw all figures that have data, by name."""
+    """Draw all figures that have data; return them by name."""
     with rc_context(RC):
         drawn = {name: draw(findings) for name, draw in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -284,11 +284,11 @@ def draw_all(findings: Findings) -> dict[str, Figure]:
 
 PAGE, TEXT, DATA = "report.html", "report.md", "report.json"
 COMPUTE = "loss-vs-compute.pdf"
-"""The figure of loss against compute, for a paper."""
+"""File name of the loss-compute figure for a paper."""
 
 
 def write_report(concluded: Concluded) -> Path:
-    """Write the files, all of them the old ones or the new ones; returns the page's path."""
+    """Write a report's files, all of them or none, and return the page's path."""
     findings = read(concluded)
     figures = draw_all(findings)
     text = {TEXT: render.markdown(conclusions(findings)), PAGE: page(findings, figures)}
@@ -297,7 +297,7 @@ def write_report(concluded: Concluded) -> Path:
 
 
 def write_pages(folder: Path, text: Mapping[str, str], data: Any, loss_vs_compute: Figure | None = None) -> None:
-    """Write a report's files by name, its figure of loss against compute as PDF, and its data last."""
+    """Write a report's files by name, its loss-compute figure as PDF, and its data last."""
     with one_set():
         if loss_vs_compute is not None:
             loss_vs_compute.save(folder / COMPUTE)
@@ -307,6 +307,6 @@ def write_pages(folder: Path, text: Mapping[str, str], data: Any, loss_vs_comput
 
 
 def as_data(concluded: Concluded) -> dict[str, Any]:
-    """Return all conclusions and the sums on the page as plain data; non-finite numbers are None."""
+    """Return all conclusions and the page's totals as plain data; non-finite numbers are None."""
     findings = read(concluded)
     return {"summary": summary(findings), **finite(concluded.to_json()), "next": findings.next_runs}

@@ -1,7 +1,7 @@
-"""The table of all named figures, and the gallery, a page of the documentation that shows them.
+"""List all named figures, and write the gallery, a page of the documentation that shows them.
 
-A figure of the gallery that needs a table is drawn from ``gallery/NAME.csv`` beside the page where there is one, from
-synthetic data where there is none, and says which.
+Gallery figures that need a table use ``gallery/NAME.csv`` next to the page if it exists, otherwise synthetic data.
+Their captions name the source.
 """
 
 from __future__ import annotations
@@ -43,46 +43,48 @@ from moejax.wording import did_you_mean, some
 
 @dataclass(frozen=True, kw_only=True)
 class FromRuns:
-    """A way to make a figure's table from a run table."""
+    """Functions that make a figure's table from a run table."""
 
     reads: tuple[str, ...]
-    """Fields of Design that the runs must have."""
+    """``Design`` fields that the runs must have."""
     table: Callable[[Runs, Split | None, Any], DataFrame]
-    """``table(runs, held_out, law)``: the table; the law is that of a fit that was given, or None."""
+    """``table(runs, held_out, law)`` returns the figure's table; ``law`` is a user's fitted law, or None."""
     count: Callable[[Runs, DataFrame], tuple[Runs, str]] = lambda runs, table: (runs, "")
-    """``count(runs, table)``: the runs with compute as the document counts it, and a sentence about that."""
+    """``count(runs, table)`` returns the runs with compute by the paper's convention, and a sentence about the
+    convention.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A figure that can be asked for by name."""
+    """A named figure."""
 
     name: str
-    """The name by which it is requested."""
+    """Its name on the command line."""
     source: str = "ours"
-    """The document and figure that it follows; ``ours`` if none."""
+    """The paper and figure that it follows; ``ours`` if none."""
     section: str = "Ours"
     """Its heading in the gallery."""
     shows: str
-    """In a few words."""
+    """Its content in a few words."""
     draw: Callable[[FigureInputs], Figure]
     law: str = ""
-    """Name of the law whose curves it draws: published constants, unless a fit of the same law is given."""
+    """Name of the law that it draws, with published constants unless a fit of the same law is given."""
     columns: tuple[str, ...] = ()
     """Columns of the table that it reads."""
     from_runs: FromRuns | None = None
-    """Makes its table from a run table by fits to it."""
+    """Functions that make its table by fits to a run table."""
     example: Callable[[], DataFrame] | None = None
-    """A synthetic table that replaces a required one; None if it draws without a table."""
+    """A function that returns a synthetic table; None if the figure needs no table."""
 
     @property
     def needs_table(self) -> bool:
-        """True if there is nothing to draw without a table."""
+        """True if the figure cannot be drawn without a table."""
         return self.example is not None
 
 
 def by_name(*plots: Plot) -> dict[str, Plot]:
-    """Return figures by name."""
+    """Return figures as a dictionary by name."""
     return {plot.name: plot for plot in plots}
 
 
@@ -91,22 +93,24 @@ PREDICTIONS = Plot(
     draw=predictions.by_law,
     columns=("law", "role", "output", "measured", "predicted"),
     example=synthetic.predictions,
-    shows="what laws predict and what was measured, a panel a law",
+    shows="predictions against measurements, a panel per law",
 )
-"""Figures of a fit's own predictions in a report."""
+"""Figures of a fit's predictions in a report."""
 
 PLOTS = by_name(
     Plot(name="kaplan", draw=law_curves.kaplan, law="kaplan", shows="loss by parameters and tokens"),
     Plot(name="chinchilla", draw=law_curves.chinchilla, law="chinchilla", shows="loss by parameters and tokens"),
     Plot(name="loss-compute", draw=law_curves.loss_compute, law="loss_compute", shows="loss by compute"),
-    Plot(name="over-training", draw=law_curves.over_training, law="over_training", shows="loss by tokens a parameter"),
+    Plot(
+        name="over-training", draw=law_curves.over_training, law="over_training", shows="loss by tokens per parameter"
+    ),
     Plot(name="width-depth", draw=law_curves.width_depth, law="width_depth", shows="loss by width, at equal size"),
-    Plot(name="error-from-loss", draw=law_curves.error_from_loss, law="error_from_loss", shows="tasks' error by loss"),
+    Plot(name="error-from-loss", draw=law_curves.error_from_loss, law="error_from_loss", shows="task error by loss"),
     Plot(
         name="accuracy-from-loss",
         draw=law_curves.accuracy_from_loss,
         law="accuracy_from_loss",
-        shows="a task's accuracy by loss",
+        shows="task accuracy by loss",
     ),
     Plot(name="data-constrained", draw=law_curves.data_constrained, law="data_constrained", shows="loss by epochs"),
     Plot(name="granularity", draw=law_curves.granularity, law="granularity", shows="loss by granularity"),
@@ -124,7 +128,7 @@ PLOTS = by_name(
         draw=predictions.held_out_runs,
         columns=("split", "run", "output", "level", "measured", "predicted", "low", "high", "half_ranges"),
         example=synthetic.held_out,
-        shows="runs that were not fitted, with their ranges",
+        shows="held-out runs with their prediction intervals",
     ),
     Plot(
         name="runs",
@@ -145,28 +149,28 @@ PLOTS = by_name(
         draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
         example=synthetic.fitted,
-        shows="any fitted law through its runs, and over each input",
+        shows="predictions against measurements of a fit, and residuals over each input",
     ),
     Plot(
         name="profile",
         draw=evidence.profiles,
         columns=("estimand", "value", "rise", "limit"),
         example=synthetic.profiles,
-        shows="how sharply runs set each estimand",
+        shows="profile likelihood of each estimand",
     ),
     Plot(
         name="influence",
         draw=evidence.influence,
         columns=("run", "estimand", "estimate", "if_removed"),
         example=synthetic.influences,
-        shows="runs that decide an estimate",
+        shows="most influential runs of an estimate",
     ),
     Plot(
         name="starts",
         draw=evidence.starts,
         columns=("objective",),
         example=synthetic.ends,
-        shows="where starts of the search ended",
+        shows="objective reached by each initial guess",
     ),
     Plot(
         name="expert-loads",
@@ -180,14 +184,14 @@ PLOTS = by_name(
         draw=loss_curves.losses_over_tokens,
         columns=("run", "phase", "tokens", "smoothed"),
         example=synthetic.losses,
-        shows="losses of trainings over tokens, branches marked",
+        shows="losses of training runs over tokens, with branches",
     ),
     Plot(
         name="restarts",
         draw=running.restarts,
         columns=("model", "start_seconds", "end_seconds", "outcome"),
         example=synthetic.attempts,
-        shows="attempts of trainings over time",
+        shows="attempts of training runs over time",
     ),
     Plot(
         name="plan",
@@ -197,20 +201,20 @@ PLOTS = by_name(
         shows="memory and seconds of plans",
     ),
 )
-"""The figures that belong to no paper, by name; ``moejax.papers.plots.ALL`` has the papers' own too."""
+"""Figures that belong to no paper, by name; ``moejax.papers.plots.ALL`` also has the papers' figures."""
 
 
 def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
-    """Return figures by names and papers: ``zhao`` for all figures of Zhao, ``all`` for all.
+    """Return the figures selected by words: a figure's name, a paper such as ``zhao`` for all its figures, or ``all``.
 
     Raises:
-      UserError: a word is neither, with the nearest names.
+      UserError: a word is neither a figure nor a paper; the message lists the nearest names.
     """
     named: dict[str, Plot] = {}
     for word in words:
         own = figures_of(word, plots)
         if not own:
-            raise UserError(f"There is no figure '{word}'; {did_you_mean(_plain(word), plots)} --list names all.")
+            raise UserError(f"Unknown figure '{word}'; {did_you_mean(_plain(word), plots)} --list names all.")
         named |= {name: plots[name] for name in own}
     return list(named.values())
 
@@ -226,18 +230,18 @@ def _plain(word: str) -> str:
 
 
 def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:
-    """Return the inputs of a figure: its law's published constants, unless another law of the class is given.
+    """Return the inputs of a figure: the given law or else its law's published constants, and the table.
 
     Raises:
-      UserError: the law is another one than the figure draws, or the table is missing or lacks columns.
+      UserError: the law is not of the figure's form, or the table is missing or lacks columns.
     """
     words = ""
     if plot.law:
         known = published(plot.law)
         if law is not None and type(law) is not type(known.law):
             raise UserError(
-                f"{plot.name} draws a law of the form {type(known.law).__name__} and was given {type(law).__name__}; "
-                f"leave the fit out to draw the published constants."
+                f"{plot.name} draws a law of the form {type(known.law).__name__}, but the fit is a "
+                f"{type(law).__name__}; leave the fit out to draw the published constants."
             )
         law, words = (known.law, known.source) if law is None else (law, law_name or "the fitted law")
     if table is not None:
@@ -247,35 +251,35 @@ def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: 
     missing = [column for column in plot.columns if table is not None and column not in table]
     if plot.needs_table and (table is None or missing):
         kind = "one, or a run table," if plot.from_runs else "one"
-        what = f"has no column {some(missing, most=6)}" if missing else "is not there"
+        what = f"has no column {some(missing, most=6)}" if missing else "is missing"
         raise UserError(
-            f"{plot.name} ({plot.source}) is drawn from a table with {', '.join(plot.columns)}, and the table {what}; "
-            f"give {kind} with --runs, or --synthetic to see the figure with synthetic data."
+            f"{plot.name} ({plot.source}) needs a table with {', '.join(plot.columns)}, but the table {what}; give "
+            f"{kind} with --runs, or --synthetic to see the figure with synthetic data."
         )
     return FigureInputs(law=law if plot.law else None, name=words, table=None if missing else table)
 
 
 def example_of(plot: Plot) -> FigureInputs:
-    """Return the gallery's inputs: published constants, and a synthetic table if the figure requires one."""
+    """Return inputs for the gallery: published constants, and a synthetic table if the figure needs a table."""
     table = plot.example() if plot.example is not None else None
     inputs = inputs_of(plot, table=table)
     return replace(inputs, synthetic=table is not None)
 
 
 def draw(plot: Plot, inputs: FigureInputs) -> Figure:
-    """Draw a figure in the common style."""
+    """Draw a figure in the style of all figures."""
     with rc_context(RC):
         return plot.draw(inputs)
 
 
 GALLERY, GALLERY_PAGE = "gallery", "gallery.md"
 QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
-"""Dots per inch and colours of the palette; the first at which an image is small enough."""
+"""Pairs of dots per inch and palette colours, tried in order until the image is small enough."""
 LARGEST_BYTES = 60_000
 
 
 def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = lambda share, text: None) -> Path:
-    """Draw figures into ``docs/gallery`` and write ``docs/gallery.md``, by section; returns the page's path."""
+    """Draw figures into ``gallery/``, write ``gallery.md`` with a section per topic, and return the page's path."""
     plots = list(plots)
     folder = docs / GALLERY
     folder.mkdir(parents=True, exist_ok=True)
@@ -294,7 +298,7 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = 
 
 
 def small_png(figure: Figure) -> bytes:
-    """Return the figure as a PNG with few colours, smaller than ``LARGEST_BYTES``."""
+    """Return the figure as a palette PNG smaller than ``LARGEST_BYTES``."""
     content = b""
     for dots, colours in QUALITIES:
         with rc_context(RC):
@@ -310,13 +314,13 @@ def small_png(figure: Figure) -> bytes:
 
 
 def _gallery_inputs(plot: Plot, folder: Path) -> tuple[FigureInputs, str]:
-    """Return the inputs of a figure, and a sentence on its data."""
+    """Return a figure's inputs, and a sentence about their data."""
     data = folder / f"{plot.name}.csv"
     if data.exists():
         inputs = inputs_of(plot, table=run_table.read_as_it_is(data))
         return replace(inputs, synthetic=False), f" Data: [{GALLERY}/{data.name}]({GALLERY}/{data.name})."
     inputs = example_of(plot)
-    return inputs, " Data synthetic, to show the form." if inputs.synthetic else ""
+    return inputs, " The data are synthetic examples." if inputs.synthetic else ""
 
 
 def _entry(plot: Plot, figure: Figure, data: str) -> str:
@@ -331,10 +335,11 @@ def _entry(plot: Plot, figure: Figure, data: str) -> str:
 _INTRODUCTION = """\
 # Gallery
 
-Every figure that `moejax plot NAME` draws, written by `make gallery`. Curves are the laws with their published
-coefficients; `--fit fit.json` draws them with yours, `--runs runs.csv` adds or replaces the points. Each figure comes
-with its data as CSV; `--format png,svg,pdf` chooses the files, `--list` names the figures and the columns they read.
+Every figure that `moejax plot NAME` draws, written by `make gallery`. Curves are laws with their published
+coefficients; `--fit fit.json` uses your coefficients, and `--runs runs.csv` adds or replaces the points. Each figure
+comes with its data as CSV; `--format png,svg,pdf` chooses the files, `--list` names the figures and the columns they
+read.
 
-No document published its runs' losses. Where a figure is of runs, it is drawn from the 27 runs of the quickstart (the
-tables in `gallery/`), or from synthetic data that show its form, and says which.
+No paper published the losses of its runs. Figures of runs therefore show the 27 runs of the quickstart (the tables in
+`gallery/`) or synthetic data, as each caption states.
 """

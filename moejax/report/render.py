@@ -1,4 +1,4 @@
-"""The one renderer: a ``Result`` as a terminal shows it, as plain text, as Markdown and as JSON; and tables as HTML."""
+"""Render a ``Result`` for the terminal and as plain text, Markdown, JSON, HTML and LaTeX."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GAP, NARROW = 3, 2
-"""Blanks between columns, and where a line would be too short."""
+"""Spaces between columns, usually and in narrow tables."""
 NARROWEST = 20
-"""Characters of a line in which a table is printed, whatever the terminal says."""
+"""Minimum line width in characters, whatever the terminal reports."""
 WORDS = 16
-"""To how many characters a column of words may be wrapped before the table is cut in two."""
+"""Minimum width to which a column of words is wrapped before the table is split in two."""
 OPEN = (NOT_DETERMINED, NOT_SET)
-"""Verdicts that a page marks."""
+"""Verdicts that HTML tables mark with a badge."""
 PIPE = 140
-"""Characters of a line where there is no terminal."""
+"""Line width without a terminal."""
 
 
 def show(answer: Shown, *, as_json: bool = False, as_latex: bool = False) -> None:
-    """Print a result to stdout, for people, as JSON, or its main table as LaTeX with the warnings on stderr.
+    """Print a result to stdout as text, as JSON, or as its main table in LaTeX with warnings on stderr.
 
     Args:
-      answer: a ``Result``, or what ``moejax.fit``, ``moejax.design`` and the others return.
+      answer: a ``Result``, or an answer with a summary, as ``moejax.fit`` and ``moejax.design`` return.
     """
     if not isinstance(answer, Shown):
         raise TypeError(f"show takes a Result or an answer that has a summary; got {type(answer).__name__}.")
@@ -58,7 +58,7 @@ def show(answer: Shown, *, as_json: bool = False, as_latex: bool = False) -> Non
     from rich.console import Console
 
     console = Console(force_jupyter=False)
-    # Some terminals and programs say that they have no width; a table is printed all the same.
+    # Some terminals report a width of 0.
     console.width = max(console.width, NARROWEST)
     _print(result, console)
 
@@ -76,7 +76,9 @@ def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
 
 def _print(result: Result, console: Console, wrap: int | None = None) -> None:
     def wrapped(text: str) -> str:
-        """Wrap a text; unchanged in a terminal, which wraps lines itself so that users can copy them."""
+        """Wrap a text if stdout is not a terminal; terminals wrap lines themselves, and unwrapped lines are easier to
+        copy.
+        """
         if wrap is None:
             return text
         return textwrap.fill(text, wrap, subsequent_indent=" " * (len(text) - len(text.lstrip(" -!"))))
@@ -109,9 +111,9 @@ def _print(result: Result, console: Console, wrap: int | None = None) -> None:
 
 
 def _print_grid(shown: Table, console: Console) -> None:
-    """Print a table. Columns that do not fit continue below, after the first column again.
+    """Print a table. Columns that do not fit continue below, with the first column repeated.
 
-    The first column and those of words read from the left, the others are numbers, of which none is cut.
+    The first column and columns of words are left-aligned; numbers are right-aligned and never wrapped.
     """
     from rich.table import Table as Grid
 
@@ -145,14 +147,14 @@ def _print_grid(shown: Table, console: Console) -> None:
 
 
 def literal(text: str, style: str = "") -> Text:
-    """Return a text for Rich without markup, since names may contain brackets."""
+    """Return a Rich text without markup, since names may contain brackets."""
     from rich.text import Text
 
     return Text(text, style=style)
 
 
 def _pieces(least: Sequence[int], gap: int, width: int) -> list[list[int]]:
-    """Return the column numbers of each piece that fits together with the first column."""
+    """Split the columns into pieces that each fit next to the first column; return their column numbers."""
     if not least:
         return []
     pieces, first = [[0]], min(least[0], width // 2)
@@ -165,7 +167,7 @@ def _pieces(least: Sequence[int], gap: int, width: int) -> list[list[int]]:
 
 
 def _folded(head: str, width: int) -> str:
-    """Return a heading on several lines, as wide as its column or its longest word."""
+    """Wrap a heading to the width of its column or of its longest word."""
     return "\n".join(textwrap.wrap(head, max(width, _longest([head]), 1), break_long_words=False))
 
 
@@ -176,7 +178,7 @@ def _width(cells: Sequence[str]) -> int:
 
 
 def _longest(cells: Sequence[str]) -> int:
-    """Return the width of the longest word, which wrapping does not split."""
+    """Return the width of the longest word, the minimum width after wrapping."""
     return max((_width([word]) for cell in cells for word in cell.split()), default=0)
 
 
@@ -200,7 +202,7 @@ def _markdown_parts(result: Result, level: int) -> Iterator[str]:
 
 
 def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
-    """Yield sentences as paragraphs; consecutive ones that begin with a dash are a list."""
+    """Yield sentences as paragraphs; consecutive sentences with a leading dash form a list."""
     for is_list, group in itertools.groupby(sentences, lambda sentence: sentence.startswith("- ")):
         if is_list:
             yield "\n".join(f"- {_paragraph(sentence.removeprefix('- '))}" for sentence in group)
@@ -209,11 +211,11 @@ def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
 
 
 _SIGNS = re.compile(r"[&<|\\*`#~$]|\](?=\()|(?<![^\W_])_|_(?![^\W_])")
-"""Characters that begin an element, emphasis, code, a link or a formula."""
+"""Characters that start Markdown syntax: an element, emphasis, code, a link or a formula."""
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "\\": "&#92;"}
-"""Signs that no backslash makes harmless in every reader's Markdown, in a row of a table above all."""
+"""Characters that some Markdown readers do not escape by a backslash, mainly in table rows."""
 _BEGINNING = re.compile(r"^([0-9]*)(?=[>[]|([-+]+|[.)])( |$))")
-"""Places where a backslash stops a line from beginning a list, a quotation, a rule or a link's address."""
+"""Places where a backslash prevents a line from starting a list, a quotation, a rule or a link definition."""
 
 
 def _paragraph(text: str) -> str:
@@ -227,7 +229,7 @@ def _inline(text: str) -> str:
 
 
 def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
-    """Return the columns and rows of a table as Markdown; ``write`` converts the text of a cell."""
+    """Return a table as Markdown; ``write`` escapes the text of a cell."""
     columns, rows = table.shown()
     rule = ["---" if i == 0 or column.words else "---:" for i, column in enumerate(columns)]
     lines = [list(map(write, [column.heading for column in columns])), rule, *(list(map(write, row)) for row in rows)]
@@ -235,11 +237,11 @@ def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
 
 
 NOTEBOOK = '<div class="moejax"><style>.moejax td:first-child, .moejax .words {text-align: left}</style>'
-"""Notebooks align all cells of a table to the right."""
+"""Style that left-aligns words, because notebooks right-align all table cells."""
 
 
 def html(result: Result) -> str:
-    """Return the result as escaped HTML, for a notebook."""
+    """Return the result as HTML for a notebook, with escaped texts."""
     parts = [NOTEBOOK] + ([f"<h3>{_escaped(result.title)}</h3>"] if result.title else [])
     parts += [f"<p><strong>{_escaped(sentence)}</strong></p>" for sentence in result.lead]
     parts += [f"<p><strong>! {_escaped(warning)}</strong></p>" for warning in result.warnings]
@@ -251,7 +253,7 @@ def html(result: Result) -> str:
 
 
 def frame(result: Result, table: str | None = None) -> DataFrame:
-    """Return a table of the result as a DataFrame with the keys of its JSON; see ``Shown.to_frame``."""
+    """Return a table of the result as a DataFrame whose columns are its JSON keys; see ``Shown.to_frame``."""
     import pandas as pd
 
     return pd.DataFrame(_records(_table(result, table)))
@@ -268,7 +270,7 @@ _INTERVAL = re.compile(rf"\[({_NUMBER.pattern}), ({_NUMBER.pattern})\]")
 
 
 def latex(result: Result) -> str:
-    """Return the result's table for LaTeX, or else its main one, as a tabular for booktabs."""
+    """Return the result's LaTeX table, or else its main table, as a booktabs tabular."""
     columns, rows = (result.for_latex or _table(result, None)).shown()
     sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
     heads = " & ".join(_latex_text(column.heading) for column in columns)
@@ -301,12 +303,14 @@ def _table(result: Result, table: str | None) -> Table:
     tables = [one for one in result.tables if one.columns]
     found = [one for one in tables if one.title == asked] if isinstance(asked, str) else tables[asked:][:1]
     if not found:
-        raise UserError(f"The answer has no table {table!r}; it has {some([one.title for one in tables]) or 'none'}.")
+        raise UserError(
+            f"The result has no table {table!r}; its tables are {some([one.title for one in tables]) or 'none'}."
+        )
     return found[0]
 
 
 def html_table(table: Table) -> str:
-    """Return the columns and rows of a table as an escaped HTML element."""
+    """Return a table as an HTML element with escaped texts."""
     columns, rows = table.shown()
     classes = ["" if i == 0 else ' class="words"' if column.words else ' class="n"' for i, column in enumerate(columns)]
     heads = "".join(f"<th{c}>{_escaped(column.heading)}</th>" for c, column in zip(classes, columns, strict=True))
@@ -326,7 +330,7 @@ def _escaped(text: str) -> str:
 
 
 def json(result: Result) -> str:
-    """Return the result as JSON: its data, or else its tables with a dictionary per row."""
+    """Return the result's data as JSON; without data, its tables with a dictionary per row."""
     return json_text(result.data if result.data is not None else finite(_as_data(result)))
 
 
@@ -349,7 +353,7 @@ def _records(table: Table) -> list[dict[str, Any]]:
 
 
 def _key(column: Column, taken: Sequence[str]) -> str:
-    """Return a column's JSON key with its unit: ``loss_nats_per_token``. Equal keys get a number."""
+    """Return a column's JSON key with its unit, such as ``loss_nats_per_token``. Duplicate keys get a number."""
     key = "_".join(f"{column.name} {column.unit.replace('/', ' per ')}".split()) or "name"
     every = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(2)))
     return next(one for one in every if one not in taken)

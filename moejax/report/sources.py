@@ -1,4 +1,4 @@
-"""Tables that figures draw, from what other commands leave on disk: a training's attempts and loads, scores, a plan."""
+"""Read tables for figures from files of other commands: attempts, expert loads, losses, scores and plans."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from moejax.train.directory.row_file import read_rows
 from moejax.train.directory.status import read_training
 
 SMOOTH = 50
-"""Lines of a log over those in the half-life of its smoothed loss."""
+"""Ratio of a log's number of lines to the half-life of its smoothed loss."""
 KILLED = "killed"
-"""Outcome of an attempt that claims to be running and is not."""
+"""Outcome of an attempt that is recorded as running but has ended."""
 
 
 def trainings(folder: Path) -> list[Path]:
-    """Return the folders of a study's trainings by name, or the folder itself if it is a training's."""
+    """Return the folders of a study's training runs by name, or the folder itself if it is a training run."""
     models = folder / "models"
     return sorted(child for child in models.iterdir() if child.is_dir()) if models.is_dir() else [folder]
 
@@ -41,10 +41,10 @@ def trainings(folder: Path) -> list[Path]:
 def attempts_table(folder: Path) -> pd.DataFrame:
     """Return all attempts of a folder with columns ``model, start_seconds, end_seconds, outcome, lost_seconds``.
 
-    ``lost_seconds`` is what the next attempt took to do again.
+    ``lost_seconds`` is the time that the next attempt spent on repeated steps.
 
     Raises:
-      UserError: no training there has written its attempts.
+      UserError: no training run in the folder has recorded its attempts.
     """
     rows = []
     for training in trainings(folder):
@@ -61,7 +61,9 @@ def attempts_table(folder: Path) -> pd.DataFrame:
                 }
             )
     if not rows:
-        raise UserError(f"No training in {folder} has an attempts.json; name the folder of a study or of a training.")
+        raise UserError(
+            f"No training run in {folder} has an attempts.json; name the folder of a study or a training run."
+        )
     return pd.DataFrame(rows)
 
 
@@ -72,12 +74,12 @@ def _outcome(attempt: Attempt, following: Attempt | None, going_on: bool) -> str
 
 
 def loads_table(folder: Path) -> pd.DataFrame:
-    """Return expert loads of one training at every token budget: ``layer, expert, tokens, load``.
+    """Return expert loads of one training run at every token budget: ``layer, expert, tokens, load``.
 
-    Layers are numbered from 0, experts from 1.
+    Layers are counted from 0, experts from 1.
 
     Raises:
-      UserError: it has no row with loads.
+      UserError: no row has expert loads.
     """
     rows = []
     if (folder / TRAINING).exists():
@@ -91,31 +93,31 @@ def loads_table(folder: Path) -> pd.DataFrame:
         for expert, load in enumerate(loads)
     ]
     if not cells:
-        what = "no model with experts has written rows" if rows else "there are no rows of a training"
-        raise UserError(
-            f"In {folder} {what}; name the folder of a training with experts (a study has them in models/)."
-        )
+        what = "no model with experts has written rows" if rows else "there are no rows of a training run"
+        raise UserError(f"In {folder} {what}; name the folder of an MoE training run (a study has them in models/).")
     return pd.DataFrame(cells)
 
 
 def losses_table(*folders: Path) -> pd.DataFrame:
-    """Return the losses of trainings over tokens: ``run, phase, tokens, loss, smoothed, validation_loss``.
+    """Return the losses of training runs over tokens: ``run, phase, tokens, loss, smoothed, validation_loss``.
 
-    A branch begins at its trunk's last line before it. The training loss is that of single batches; ``smoothed`` is its
-    exponential mean over a fiftieth of the lines, along trunk and branch.
+    A branch starts at the trunk's last log line before it. ``loss`` is the training loss of single batches;
+    ``smoothed`` is its exponential moving average along trunk and branch, with a half-life of a fiftieth of the lines.
 
     Args:
-      folders: of trainings or studies.
+      folders: folders of training runs or studies.
 
     Raises:
-      UserError: a folder has no log of a training.
+      UserError: a folder has no training log.
     """
     parts = []
     for folder in folders:
         logs = {one: metrics.read(one / "metrics.jsonl") for one in trainings(folder)}
         logs = {one: lines for one, lines in logs.items() if lines}
         if not logs:
-            raise UserError(f"{folder} has no metrics.jsonl of a training; name the folder of a training or a study.")
+            raise UserError(
+                f"{folder} has no metrics.jsonl of a training run; name the folder of a training run or a study."
+            )
         for training, lines in logs.items():
             name = training.name if len(folders) == 1 else str(training)
             parts += [_losses(lines, phase).assign(run=name) for phase in dict.fromkeys(one["phase"] for one in lines)]
@@ -140,16 +142,16 @@ def _losses(lines: list[dict[str, Any]], phase: str) -> pd.DataFrame:
 
 
 def plan_table(path: Path) -> pd.DataFrame:
-    """Return memory and seconds by part of the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
+    """Return memory and seconds by part for the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
 
     Raises:
-      UserError: the file is not one of ``moejax plan``.
+      UserError: ``moejax plan`` did not write the file.
     """
     return of_plan(read_json(path, _PLAN, remedy="moejax plan --out DIR writes a plan.json"))
 
 
 def of_plan(data: dict[str, Any]) -> pd.DataFrame:
-    """Return the table of ``plan_table`` from the data of a plan."""
+    """Return the same table as ``plan_table`` from a plan's data."""
     others = data.get("others")
     return pd.DataFrame([row for plan in [data, *(others or [])] for row in _plan_rows(plan)])
 
@@ -189,12 +191,12 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def scores_table(folder: Path) -> pd.DataFrame:
-    """Read the scores of a folder that ``moejax eval --suite --out`` wrote, one file per checkpoint, or of a study.
+    """Read the scores of a study, or of a folder in which ``moejax eval --suite --out`` wrote a file per checkpoint.
 
-    Columns ``model, tokens, category, task, score``, in per cent and in the document's names.
+    Columns are ``model, tokens, category, task, score``, with scores in percent and the paper's task names.
 
     Raises:
-      UserError: it holds none, or one does not say which tokens its model saw.
+      UserError: there are no scores, or a file lacks its model's training tokens.
     """
     if (folder / SCORES).is_file():
         return run_table.read(folder / SCORES)
@@ -205,13 +207,15 @@ def scores_table(folder: Path) -> pd.DataFrame:
         if not suite:
             continue
         if "tokens" not in model:
-            raise UserError(f"{path} does not say after how many tokens its model was evaluated; name a training's.")
+            raise UserError(
+                f"{path} does not contain the model's training tokens; evaluate a checkpoint of a training run instead."
+            )
         at = {"model": str(model.get("name", path.stem)), "tokens": float(model["tokens"])}
         rows += [{**at, **{name: one[name] for name in ("category", "task", "score")}} for one in suite["scores"]]
     if not rows:
         raise UserError(
-            f"{folder} has no scores of a suite; write them there with moejax eval CHECKPOINT --suite NAME --out "
-            f"{folder}/NAME.json, or name a study that asks its checkpoints tasks (downstream)."
+            f"{folder} has no scores of a suite; write scores with moejax eval CHECKPOINT --suite NAME --out "
+            f"{folder}/NAME.json, or name a study with downstream tasks."
         )
     return pd.DataFrame(rows)
 
@@ -224,19 +228,19 @@ OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {
     "tian-15": scores_table,
     **dict.fromkeys((f"abnar-{number}" for number in (5, 10, 13, 14, 15)), scores_table),
 }
-"""Figures of a folder, by name."""
+"""Functions that read a figure's table from a folder, by figure name."""
 
 
 def run_table_of(source: Path) -> Path:
     """Return the path of a study folder's run table, or the file itself.
 
     Raises:
-      UserError: a folder has none.
+      UserError: a folder has no run table.
     """
     if not source.is_dir() or kind_of(table := run_table.table_in(source)):
         return source
     if table == source:
-        raise UserError(f"{source} has no {TABLE}; name a table, or the folder of a study that has trained its models.")
+        raise UserError(f"{source} has no {TABLE}; name a table, or the folder of a trained study.")
     return Path(table)
 
 
@@ -244,7 +248,7 @@ def read(name: str, source: Path) -> pd.DataFrame:
     """Read the table of the figure ``name`` from a file or folder.
 
     Raises:
-      UserError: there is none.
+      UserError: the file or folder has no such table.
     """
     if source.is_dir() and name in OF_A_FOLDER:
         return OF_A_FOLDER[name](source)

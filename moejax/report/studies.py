@@ -16,7 +16,7 @@ from moejax.train.directory.attempts import STATES
 from moejax.wording import counted
 
 MOST_SHOWN = 20
-"""Maximum number of trainings in the table of a study's state."""
+"""Maximum number of training runs in the table of a study's state."""
 
 
 STATUS = (
@@ -34,12 +34,12 @@ STATUS = (
 
 
 def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: float | None) -> Result:
-    """Return the trainings of a study, those that need attention first, and their totals."""
+    """Return the state of a study's training runs, problems first, and their totals."""
     states = {state: sum(one.state == state for one in statuses) for state in STATES}
     runs_done, runs = sum(len(one.rows) for one in statuses), sum(one.runs for one in statuses)
     hours, left = sum(one.device_seconds for one in statuses) / 3600, seconds_left(statuses)
     cost = None if price is None else hours * price
-    # Trainings that need attention are never among the omitted rows.
+    # Training runs with problems are never among the omitted rows.
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(statuses, key=lambda one: order.index(one.state))
     rest = len(shown) - MOST_SHOWN
@@ -70,7 +70,7 @@ def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: f
 
 
 def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
-    """Return the trainings with their cost, the totals, and the assumptions."""
+    """Return the cost of each training run, the totals, and the assumptions."""
     peak = f"{estimate.chip.flops_per_second / 1e12:g} TFLOP/s in bfloat16"
     chip = f"{estimate.chip.name}, {peak}, at {estimate.mfu:.0%} MFU"
     notes = list(dict.fromkeys(one.note for one in estimate.trainings if one.note))
@@ -128,13 +128,13 @@ def _as_data(study: Study, estimate: StudyEstimate) -> dict[str, Any]:
 
 
 def downstream_in_words(asked: EstimatedDownstream) -> str:
-    """Return sentences about the downstream evaluation of the checkpoints."""
+    """Return sentences about the cost of evaluating the checkpoints on downstream tasks."""
     harness = ""
     if asked.needs_harness:
         lacks = "is not installed here; pip install 'moejax[eval]'"
         harness = f" lm-evaluation-harness {'is installed' if asked.has_harness else lacks}."
     return (
         f"downstream asks {counted(asked.tasks, 'task')} of {counted(asked.checkpoints, 'checkpoint')}, "
-        f"{counted(asked.scores, 'score')}.{harness} They are not in the FLOPs: each million tokens of a task's texts "
-        f"takes {1e6 * asked.flops_per_token:.3g} over all checkpoints."
+        f"{counted(asked.scores, 'score')}.{harness} The FLOPs above do not include them: each million tokens of a "
+        f"task's texts takes {1e6 * asked.flops_per_token:.3g} over all checkpoints."
     )

@@ -1,6 +1,6 @@
-"""Synthetic tables, drawn from laws with noise: what a figure looks like where the runs behind it are not public.
+"""Make synthetic tables from laws and noise, as examples for figures whose runs are not public.
 
-A figure of one says so in its caption. They are examples of form, and nothing may be concluded from them.
+Captions state that the data are synthetic; draw no conclusions from them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import evaluate
 
 NOISE = 0.004
-"""Spread of the synthetic losses, nats/token."""
+"""Standard deviation of the noise, nats/token."""
 
 
 def rng() -> np.random.Generator:
-    """Random numbers, the same for every table."""
+    """Return a random generator with the same seed for every table."""
     return np.random.default_rng(0)
 
 
 def predictions() -> pd.DataFrame:
-    """Sixty runs by chapter 002's law plus noise, predicted by that law, and by it blind to all but active sizes."""
+    """Return 60 runs by chapter 002's law plus noise, predicted by this law and by a variant that reads only active
+    parameters.
+    """
     law, table = published("effective_params").law, runs(60)
     sizes = {name: table[name].to_numpy(np.float64) for name in ("params_active", "params_total", "tokens")}
     exact = evaluate(law, **sizes)
@@ -46,7 +48,7 @@ def predictions() -> pd.DataFrame:
 
 
 def held_out() -> pd.DataFrame:
-    """Sixteen runs with their ranges, of which one lies outside."""
+    """Return 16 runs with prediction ranges; one run lies outside its range."""
     random = rng()
     predicted = np.linspace(2.9, 2.3, 16)
     away = np.clip(random.normal(0.0, 0.55, 16), -0.95, 0.95)
@@ -68,7 +70,7 @@ def held_out() -> pd.DataFrame:
 
 
 def loads() -> pd.DataFrame:
-    """Loads of 16 experts in six layers, unbalanced at first; one expert of the first layer is given up."""
+    """Return loads of 16 experts in six layers, unbalanced at first; one expert of the first layer dies."""
     random, rows = rng(), []
     for layer in range(6):
         begin = np.exp(random.normal(0.0, 0.9, 16))
@@ -86,7 +88,7 @@ def loads() -> pd.DataFrame:
 
 
 def attempts() -> pd.DataFrame:
-    """Four trainings on machines that are taken away."""
+    """Return attempts of four training runs on preemptible machines."""
     attempts = (
         ("dense-1b", 0, 30, "interrupted", 40),
         ("dense-1b", 34, 61, "done", 0),
@@ -103,7 +105,7 @@ def attempts() -> pd.DataFrame:
 
 
 def plans() -> pd.DataFrame:
-    """Memory and step time of three meshes, part by part."""
+    """Return memory and step time of three meshes by part."""
     memory = {
         "fsdp 64": {"parameters": 11e9, "optimiser": 33e9, "activations": 26e9, "collectives": 4e9},
         "fsdp 16 × expert 4": {"parameters": 11e9, "optimiser": 33e9, "activations": 17e9, "collectives": 3e9},
@@ -125,7 +127,7 @@ def plans() -> pd.DataFrame:
 
 
 def profiles() -> pd.DataFrame:
-    """Two profiles: one that closes on both sides, one that the runs leave open above."""
+    """Return two profiles: a closed interval, and an interval that the runs leave open above."""
     value = np.linspace(-3.0, 3.0, 13)
     closed = pd.DataFrame({"estimand": "irreducible", "value": 1.7 + 0.02 * value, "rise": value**2})
     rise = np.where(value < 0, value**2, 2.2 * (1 - np.exp(-value)))
@@ -134,7 +136,7 @@ def profiles() -> pd.DataFrame:
 
 
 def influences() -> pd.DataFrame:
-    """Thirty runs, of which two decide."""
+    """Return the influences of 30 runs, two of which dominate."""
     moved = rng().normal(0.0, 2e7, 30)
     moved[[3, 17]] = 3e8, -2e8
     names = [f"model-{i:02d}, 4B tokens" for i in range(30)]
@@ -142,7 +144,7 @@ def influences() -> pd.DataFrame:
 
 
 def fitted() -> pd.DataFrame:
-    """Runs of synthetic sizes by Chinchilla's law, with noise, and what the law says of them."""
+    """Return runs by Chinchilla's law with noise, and the law's predictions."""
     random, law = rng(), published("chinchilla").law
     active, tokens = np.exp(random.uniform(np.log([1e8, 2e9]), np.log([1e10, 4e11]), (40, 2))).T
     predicted = np.asarray(law(Design(params_active=active, tokens=tokens)), np.float64)
@@ -159,7 +161,7 @@ def fitted() -> pd.DataFrame:
 
 
 def budgets() -> pd.DataFrame:
-    """A hundred runs of mixtures and dense models, chapter 002's law, and bands that widen beyond the runs."""
+    """Return 100 runs of MoE and dense models, curves by chapter 002's law, and bands that widen beyond the runs."""
     table, law = runs(100), published("effective_params").law
     names = ("params_active", "params_total", "tokens", "flops")
     design = Design(**{name: table[name].to_numpy(np.float64) for name in names})
@@ -173,7 +175,7 @@ def budgets() -> pd.DataFrame:
 
 
 def losses() -> pd.DataFrame:
-    """Two trainings with a trunk and two branches each, whose loss falls as the learning rate decays."""
+    """Return two training runs, each with a trunk and two branches whose loss falls as the learning rate decays."""
     random, parts = rng(), []
     for run, floor in (("dense", 2.3), ("mixture", 2.1)):
         for phase, start, end in (("trunk", 0.02, 8.0), ("branch-1", 3.0, 4.0), ("branch-2", 8.0, 10.0)):
@@ -189,14 +191,14 @@ def losses() -> pd.DataFrame:
 
 
 def ends() -> pd.DataFrame:
-    """Sixty-four starts of which forty agree."""
+    """Return 64 initial guesses, 40 of which agree."""
     random = rng()
     away = np.exp(random.uniform(np.log(1e-3), np.log(3.0), 24))
     return pd.DataFrame({"objective": 0.01 * (1 + np.concatenate([np.abs(random.normal(0, 1e-8, 40)), away]))})
 
 
 def runs(count: int = 500) -> pd.DataFrame:
-    """A run table of any size: mixtures and dense models by chapter 002's law, plus noise."""
+    """Return a run table of ``count`` MoE and dense models by chapter 002's law, plus noise."""
     random, law = rng(), published("effective_params").law
     models = max(1, count // 4)
     active = np.exp(random.uniform(np.log(3e7), np.log(3e9), models)).round()

@@ -1,4 +1,4 @@
-"""Show the state and the results of trainings as text and tables."""
+"""Show the state and the results of training runs as text and tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def goodput_text(seconds: Mapping[str, float]) -> str:
 
 
 def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> list[Table]:
-    """Return a table with a row per mixture layer; none for a dense model."""
+    """Return a table with a row per MoE layer; an empty list for a dense model."""
     if not layers:
         return []
     named = [name for name in ROUTING if name in layers]
@@ -75,13 +75,13 @@ def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> li
 
 
 def training_status(status: Status) -> Result:
-    """Return the state of one training."""
+    """Return the state of one training run."""
     table = Table(f"{status.name} in {status.folder}", (Column(""), Column("", words=True)), list(_lines(status)))
     return Result(tables=[table], data=status)
 
 
 def _lines(status: Status) -> Iterator[tuple[str, str]]:
-    """Yield names and values of a training's status, in words."""
+    """Yield the labels and values of a training run's status."""
     yield "state", status.state + (f": {status.why}" if status.why else "")
     if status.phase is not None and status.step is not None and status.tokens is not None:
         yield (
@@ -99,7 +99,7 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.eta_seconds is not None:
         yield "left", f"about {clock(status.eta_seconds)}"
     if status.state == RUNNING and status.silent_seconds is not None:
-        yield "last sign of life", f"{clock(status.silent_seconds)} ago"
+        yield "last heartbeat", f"{clock(status.silent_seconds)} ago"
     if status.last_checkpoint is not None:
         place, step, age = (status.last_checkpoint[name] for name in ("phase", "step", "age_seconds"))
         yield "last checkpoint", f"{place}, step {step:,}, {clock(age)} ago"
@@ -136,7 +136,7 @@ def _steps(status: Status) -> str:
 
 
 def study_trainings(statuses: Sequence[Status]) -> Result:
-    """Return the state of every training of a study."""
+    """Return the state of every training run of a study."""
     why = [f"{status.name} {status.state}: {status.why}" for status in statuses if status.why]
     return Result(tables=[Table.of("Trainings", TRAININGS, statuses)], notes=why, data=statuses)
 
@@ -152,7 +152,7 @@ TRAINED = (
 
 
 def trained(rows: Sequence[Mapping[str, Any]], folder: Path) -> Result:
-    """Return the rows of trainings; for a single training also routing, speed, memory and goodput."""
+    """Return the rows of training runs; for a single run also routing, speed, memory and goodput."""
     table = Table.of("Trained", TRAINED, rows)
     if len({row["model"] for row in rows}) > 1:
         return Result(tables=[table])

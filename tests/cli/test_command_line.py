@@ -54,7 +54,7 @@ def test_help_and_the_page_give_every_exit_status(capsys):
     assert all(re.search(rf"\b{status} [a-z]", shown) for status in statuses)
     of_one = re.search(r"\| 1 \|.*", Path("docs/commands.md").read_text())
     assert "a check that failed" in of_one[0]
-    assert "1 a mistake of moejax or a failed check" in shown
+    assert "1 a bug in moejax or a failed check" in shown
 
 
 def test_overrides_are_read_as_the_type_they_replace(config_file):
@@ -193,15 +193,15 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
     [
         (["trian"], "trian is not a command; did you mean train"),
         (["zzz"], "known are init, data, study, launch, train"),
-        (["train", "--config=nowhere.py"], "There is not a config file nowhere.py"),
-        (["count", "--config", ""], "There is not a config file ''."),
-        (["train"], "Nothing to train was named"),
+        (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
+        (["count", "--config", ""], "There is no config file ''."),
+        (["train"], "No training run was named"),
         (["study"], "No study was named"),
         (
             ["study", "--out", "x"],
-            "--out x is given without --config; add --config=FILE.py to start there, or --resume",
+            "--out x was given without --config; add --config=FILE.py to start a study in it, or --resume",
         ),
-        (["launch", "slurm", "--out", "x"], "--out x is given without --config; add --config=FILE.py"),
+        (["launch", "slurm", "--out", "x"], "--out x was given without --config; add --config=FILE.py"),
         (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),
         (["train", "--config.seed=1", "--out", "x"], "no --config=FILE.py was given"),
         (["report", "nowhere"], "nowhere"),
@@ -413,7 +413,7 @@ def test_writes_that_end_after_one_that_failed_show_no_traceback(tmp_path):
 
 @pytest.mark.parametrize(
     ("after", "status", "sentence"),
-    [("> /dev/full", 2, "the disk is full; make room"), ("| head -c 1; exit ${PIPESTATUS[0]}", 0, "")],
+    [("> /dev/full", 2, "the disk is full; free some space"), ("| head -c 1; exit ${PIPESTATUS[0]}", 0, "")],
     ids=["a full disk", "a reader that goes away"],
 )
 def test_output_that_cannot_be_printed_ends_in_no_traceback(after, status, sentence):

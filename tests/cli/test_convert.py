@@ -91,7 +91,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "weights", "nowhere"], "there is no folder nowhere. Give the --out of a training"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
         (["--to", "weights", "{theirs}"], "is not a training folder"),
-        (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
+        (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the run's parameter type"),
         (["--to", "weights:mixtral", "{theirs}"], "--to weights:mixtral is not known; write --to hf or weights"),
         (["--from", "hf:mixtral", "{theirs}"], "--from hf:mixtral is not known; write --from hf, and a PATH"),
     ],
@@ -169,8 +169,8 @@ def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_
             ["train", "--config=tiny", "--config.architecture.router=expert_choice", "--exportable", "hf:moejax"],
             "moejax cannot express this architecture: router 'expert_choice'",
         ),
-        (["study", "--config=quickstart", "--exportable", "hf"], "dense-32 could not be exported"),
-        (["launch", "slurm", "--config=quickstart", "--exportable", "hf"], "dense-32 could not be exported"),
+        (["study", "--config=quickstart", "--exportable", "hf"], "dense-32 cannot be exported"),
+        (["launch", "slurm", "--config=quickstart", "--exportable", "hf"], "dense-32 cannot be exported"),
     ],
 )
 def test_what_could_not_be_exported_is_refused_before_it_is_trained_if_asked(

@@ -51,7 +51,7 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
     assert set(predictions.query("run == 'wsd'")["role"]) == {"held out"}
     said = " ".join((tmp_path / "summary.txt").read_text().split())
     assert "It is an extrapolation" in said
-    assert "more than the highest loss that was measured" in said
+    assert "more than the highest measured loss" in said
     assert "steps=4K,peak=1e-20: peak_rate" in said
     assert "below the fitted ones; steps=8K,peak=1: " in said
     assert "99.5% interval" in said
@@ -61,23 +61,23 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere.csv"], "There is no nowhere.csv"),
+        (["nowhere.csv"], "nowhere.csv does not exist"),
         (["FILE", "--law", "chinchila"], "no loss-curve law 'chinchila'"),
         (["FILE", "--hold-out", "*"], "leaves no curve to fit"),
         (["FILE", "--predict", "steps=1K,shape=cosine"], "a schedule has no 'shape'"),
-        (["FILE", "--predict", "decay_share=.2"], "does not say how long"),
+        (["FILE", "--predict", "decay_share=.2"], "has no length"),
         (["FILE", "--predict", "steps=100,warmup=200"], "must end before the training"),
-        (["FILE", "--predict", "steps=1e12"], "steps are at most 5,000,000"),
+        (["FILE", "--predict", "steps=1e12"], "steps must be at most 5,000,000"),
         (["FILE", "--predict", "steps=1000.7"], "'1000.7' is not a whole number"),
         (["FILE", "--predict", "steps=8K,peak=-1"], "the peak learning rate is -1"),
-        (["FILE", "--best", "1T"], "--best is 1,000,000,000,000 steps; they are at most 5,000,000"),
+        (["FILE", "--best", "1T"], "--best is 1,000,000,000,000 steps; give at most 5,000,000"),
         (["FILE", "--predict", "steps=8K,peak=1e59"], "the peak learning rate is 1e+59; give one above 0 and at most"),
         (
             ["FILE", "--best", "10", "--warmup", str(WARMUP)],
             f"after the warm-up of {WARMUP}; give {WARMUP + 10} steps or more",
         ),
         (["FILE", "--map", "lr=rate"], "lr=rate cannot be computed"),
-        (["FILE", "--only", "constant", "--best", "1000"], "rests on what a drop of the rate takes off"),
+        (["FILE", "--only", "constant", "--best", "1000"], "depends on how much the loss falls"),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence_and_before_anything_is_fitted(words, said, file, capsys, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_fit_that_was_written_is_asked_again_and_predicts_what_it_was_not_fitt
         assert found[part] == before[part]
     assert "fitted before to 3 curves" in " ".join((tmp_path / "again/summary.txt").read_text().split())
     assert main([*again, "--fix", "irreducible=2"]) == 2
-    assert "is fitted already" in capsys.readouterr().err
+    assert "is already fitted" in capsys.readouterr().err
     # Other curves under the same names are none of those that it was fitted to.
     other = pd.read_csv(file)
     other.assign(loss=other["loss"] + 0.5).to_csv(tmp_path / "other.csv", index=False)

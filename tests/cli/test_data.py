@@ -111,7 +111,7 @@ def test_what_is_skipped_of_a_folder_is_counted_and_named(texts, tmp_path, capsy
     said = capsys.readouterr().err
     assert "2 of 5 files are read" in said
     assert "as prepared sets: set" in said
-    assert "nothing was learned from 1 documents: torn.jsonl" in said
+    assert "1 documents could not be read and were skipped: torn.jsonl" in said
 
 
 def test_a_folder_that_is_read_whole_says_nothing_of_skipping(texts, tmp_path, capsys):

@@ -98,8 +98,12 @@ def test_every_chip_has_a_source_and_is_found_in_any_case():
     ("name", "installed", "said"),
     [
         ("abnar.py:downstream", False, "asks 14 tasks of 157 checkpoints, 2,198 scores. lm-evaluation-harness is not"),
-        ("abnar.py:tiny-downstream", False, "asks 1 task of 18 checkpoints, 18 scores. They are not in the FLOPs"),
-        ("abnar.py:tiny-downstream", True, "18 scores. They are not in the FLOPs"),
+        (
+            "abnar.py:tiny-downstream",
+            False,
+            "asks 1 task of 18 checkpoints, 18 scores. The FLOPs above do not include them",
+        ),
+        ("abnar.py:tiny-downstream", True, "18 scores. The FLOPs above do not include them"),
         ("zhao.py:table-1", True, None),
     ],
 )
@@ -128,5 +132,5 @@ def test_stages_that_nothing_expects_are_named_with_what_counts_them(capsys, tmp
     assert main(["study", f"--config={tmp_path / 'mine.py'}", "--dry-run"]) == 0
     said = capsys.readouterr().err
     assert "The stage second has no models yet. Each stage is made from the rows of the previous stage" in said
-    assert "give first the model that is expected to win it, as expected=NAME" in said
+    assert "add the expected winner to the settings of first, as expected=NAME" in said
     assert "checked for every possible winner, 9 in all" in said

@@ -56,7 +56,7 @@ def test_short_names_are_of_one_config_each():
 def test_a_readers_own_file_comes_first_and_moejaxs_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["count", "--config=tiny"]) == 0
-    assert "tiny is not here, so moejax's own is read" in capsys.readouterr().err
+    assert "tiny does not exist here; reading moejax's own config instead" in capsys.readouterr().err
     shutil.copy(ROOT / "configs" / "tiny.py", tmp_path)
     assert find("tiny.py") == Path("tiny.py")
     assert main(["count", "--config=tiny.py"]) == 0
@@ -131,7 +131,7 @@ def test_a_config_from_a_checkpoint_trains_it_further_and_nothing_is_replaced(tm
     assert "is not replaced" in capsys.readouterr().err
     Path(config).unlink()
     assert main(["init", "--from", str(theirs), "mine"]) == 2
-    assert "weights/tiny_moe_v0_1 exists and is not replaced; name another DIR" in capsys.readouterr().err
+    assert "weights/tiny_moe_v0_1 already exists and is not replaced; name another DIR" in capsys.readouterr().err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "configs").write_text("a file")
     assert main(["init", "--from", str(theirs), "full"]) == 2

@@ -96,12 +96,12 @@ def test_a_column_of_a_formula_has_a_leverage_with_an_interval(variants, tmp_pat
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("a.csv", "b.csv"), "There is no table a.csv"),
+        (("a.csv", "b.csv"), "The table a.csv does not exist"),
         (("kimi-k3", "glm-4.5", "--law", "zhao", "--flops", "1e24"), "kimi-k2"),
         (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
         (("expansion=16", "expansion=0.5", "--law", "effective_params", "--flops", "1e22"), "is at least 1"),
         (("kimi-k2", "dense-6.1b", "--law", "zhao", "--flops", "1e24"), "the number of active experts"),
-        (("kimi-k2", "mixtral-8x7b", "--law", "chinchilla", "--flops", "1e24"), "do not differ as families"),
+        (("kimi-k2", "mixtral-8x7b", "--law", "chinchilla", "--flops", "1e24"), "do not distinguish kimi-k2"),
     ],
 )
 def test_mistakes_are_sentences(capsys, words, says):
@@ -113,7 +113,7 @@ def test_families_of_published_models_say_how_far_they_lie_beyond_the_law(capsys
     # Mixtral has no shared experts, the end of what there is.
     assert main(["leverage", "mixtral-8x7b", "kimi-k2", "--law", "zhao", "--flops", "1e22"]) == 0
     said = capsys.readouterr().out
-    assert "! The families lie beyond what the law was fitted to: " in said
+    assert "! The families lie outside the law's fitted range: " in said
     assert "tokens" in said
 
 
@@ -161,7 +161,7 @@ def test_every_option_that_is_named_where_curves_are_not_determined_is_one_of_th
 
 def test_rows_that_are_in_both_families_are_counted_and_flops_that_follow_are_offered(table, tmp_path, capsys):
     assert main(["leverage", str(table), f"{table}:num_experts == 0"]) == 0
-    assert "5 runs of equal FLOPs and loss are in A and in B" in capsys.readouterr().out
+    assert "5 runs with equal FLOPs and loss are in both A and B" in capsys.readouterr().out
     rows = [{"params_active": n, "tokens": 20 * n, "loss": 3 - n / 1e9} for n in (1e7, 2e7, 4e7, 8e7)]
     sizes = write(rows, tmp_path / "sizes.csv")
     assert main(["leverage", str(sizes), str(sizes)]) == 2
@@ -197,4 +197,4 @@ def test_budgets_that_took_no_part_are_named(tmp_path, capsys):
     assert np.ptp([row["leverage"] for row in said]) < 0.2
     assert all(row["low"] < row["leverage"] < row["high"] for row in said)
     assert main(["leverage", f"{grid}:num_experts > 0", f"{grid}:num_experts == 0"]) == 0
-    assert "took no part: the best size lies beyond the sizes that were tried" in capsys.readouterr().out
+    assert "left out: the best size lies outside the trained sizes" in capsys.readouterr().out

@@ -168,7 +168,7 @@ def test_an_option_without_a_value_tells_how_one_is_written(words):
 
 def test_an_option_after_the_end_of_the_options_is_told_its_place():
     assert parse_command("fit", ["--law", "chinchilla", "--", "-runs.csv"]).runs == Path("-runs.csv")
-    with pytest.raises(UserError, match="--law comes after --, which ends the options; write it before --"):
+    with pytest.raises(UserError, match="--law comes after --, which ends the options; write the option before --"):
         parse_command("fit", ["--", "runs.csv", "--law"])
 
 

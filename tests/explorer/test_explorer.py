@@ -334,12 +334,12 @@ def complaint(capsys, *words):
 
 
 def test_folders_and_files_that_hold_nothing_are_refused_in_a_sentence(capsys, tmp_path):
-    assert "There is no" in complaint(capsys, str(tmp_path / "nowhere"))
+    assert "nowhere does not exist" in complaint(capsys, str(tmp_path / "nowhere"))
     assert "contains neither fit.json" in complaint(capsys, str(tmp_path))
     (tmp_path / "fit.json").write_text("{}")
     assert "fit again with moejax fit" in complaint(capsys, str(tmp_path))
     (tmp_path / "runs.csv").write_text("loss,width\n2.0,3\n")
-    assert "nothing to draw" in complaint(capsys, str(tmp_path / "runs.csv"))
+    assert "no run can be drawn" in complaint(capsys, str(tmp_path / "runs.csv"))
 
 
 def test_what_has_no_javascript_is_refused():

@@ -55,7 +55,7 @@ def test_a_formula_of_any_target_and_column_is_fitted_saved_and_asked(tmp_path, 
         assert run(["predict", "--law", out, "--params-active", "1B", "--column", "width=1024", "--column", wrong]) == 2
     said = capsys.readouterr().err
     assert "reads no column widht; did you mean width" in said
-    assert "--column tokens=… has an option of its own; give --tokens" in said
+    assert "--column tokens=… has its own option; give --tokens" in said
     with pytest.raises(ValueError, match=r"lr = k.*reads params_active and width; also give width"):
         again.predict(Design(params_active=1e9))
 
@@ -130,8 +130,8 @@ def test_other_columns_travel_with_their_runs():
     [
         (["--form", "lr = k*N^a", "--law", "chinchilla"], "--law and --form exclude each other"),
         (["--form", "lr = k*N^a", "--positive", "b"], "No formula has a coefficient b; known are k, a"),
-        (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared to have two signs"),
-        (["--law", "chinchilla", "--positive", "a"], "only those of a --form are declared"),
+        (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared with two signs"),
+        (["--law", "chinchilla", "--positive", "a"], "signs can only be declared with --form"),
         (["--form", "lr = k*N^a", "--recipe", "zhao"], "--recipe and --form exclude each other"),
         (["--form", "lr = k*N^a", "--budget", ""], "--budget is empty"),
         (["--form", "lr = k*N^"], "has nothing more, where a number, a name"),
@@ -226,13 +226,13 @@ def test_a_power_that_no_float_holds_is_a_sentence(tmp_path, capsys, power):
 def test_formulas_of_two_targets_are_not_compared(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", "tokens = k*N^a"]) == 2
-    assert "The formulas are of lr and tokens" in capsys.readouterr().err
+    assert "The formulas predict lr and tokens" in capsys.readouterr().err
 
 
 def test_a_formula_given_twice_is_not_compared_with_itself(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", LR.replace("*", " * ")]) == 2
-    assert "is given twice; give every formula once" in capsys.readouterr().err
+    assert "is given twice; give each formula once" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def test_what_cannot_be_asked_of_scores_is_a_sentence(tmp_path, capsys):
         predict("error_from_loss", design_from({"tokens": 1e9}))
     assert main(["predict", "--law", "error_from_loss", "--column", "loss=2"]) == 2
     said = capsys.readouterr().err
-    assert "--loss" in said or "--column is read by fitted formulas alone" in said
+    assert "--loss" in said or "--column applies only to fitted formulas" in said
     table.assign(error=[0.7, 0.69, 0.66, 0.64, 0.6]).to_csv(tmp_path / "runs.csv", index=False)
     asked = ["fit", str(tmp_path / "runs.csv"), "--law", "error_from_loss", "--decide", "flops=1e22"]
     assert main(asked) == 2

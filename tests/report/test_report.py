@@ -116,7 +116,7 @@ def test_a_study_that_asks_for_no_law_says_so(concluded, without_figures):
     analysed = dataclasses.replace(concluded.analysed, laws=[], decisions=[], selection=None)
     without = dataclasses.replace(concluded, study=study, analysed=analysed)
     said = write_report(without).read_text(encoding="utf-8"), markdown(brief(read(without)))
-    assert all("was asked for" in text and "could be fitted" not in text for text in said)
+    assert all("was requested" in text and "could be fitted" not in text for text in said)
 
 
 def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html, without_figures):

@@ -60,7 +60,7 @@ def test_a_table_is_fitted_decided_and_reported(tmp_path):
     data = json.loads((tmp_path / DATA).read_text())
     assert len(data["runs"]) == 60
     off = data["laws"][0]["held_out"]["mae"]
-    assert f"Held out, the law is off by {off:.4f} nats/token" in text
+    assert f"The law's mean error is {off:.4f} nats/token on held-out runs" in text
     assert data["decisions"][0]["flops"] == pytest.approx(10 * table["flops"].max())
     assert "| coefficient | symbol | fitted |" in (tmp_path / TEXT).read_text()
 

@@ -143,7 +143,7 @@ def test_the_stages_of_a_study_are_launched_one_after_another_and_end_with_the_t
     assert "stage depth: 2 models, made from width, where" in capsys.readouterr().err
     # A second launch submits nothing.
     assert main(launch) == 0
-    assert "Nothing is left to submit" in capsys.readouterr().out
+    assert "are done or submitted" in capsys.readouterr().out
     assert len((there / "launches.jsonl").read_text().splitlines()) == 2
     assert main(["study", config, "--out", str(tmp_path / "here")]) == 0
     assert table(there).equals(table(tmp_path / "here"))

@@ -120,7 +120,10 @@ def test_a_start_that_is_refused_leaves_its_folder_to_the_next(place, tmp_path, 
 def test_a_store_in_a_folders_place_is_refused_with_how_to_mount_it(place, tmp_path, capsys, monkeypatch, option):
     monkeypatch.chdir(tmp_path)
     assert main(["train", f"--config={place / 'small.py'}", f"--{option}", "gs://bucket/run"]) == 2
-    assert f"--{option} is gs://bucket/run; a training needs a folder: mount the bucket" in capsys.readouterr().err
+    assert (
+        f"--{option} is gs://bucket/run, but a training run needs a local folder: mount the bucket"
+        in capsys.readouterr().err
+    )
     assert not list(tmp_path.iterdir())
 
 

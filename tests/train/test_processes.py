@@ -341,7 +341,7 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
     same = [f"--config={config}", "--out", place / "one-wrong"]
     statuses, said = each(place, free_port(), same, ["--config=missing.py", *same[1:]])
     assert statuses == [2, 2]
-    assert "Process 1 of 2: There is not a config file missing.py" in said[0]
+    assert "Process 1 of 2: There is no config file missing.py" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, con
     [
         (["--process", 1], "belong together"),
         (["--coordinator", "a:1", "--process", 0], "belong together"),
-        (["--coordinator", "a:1", "--process", 2, "--processes", 2], "count from 0 to 1"),
+        (["--coordinator", "a:1", "--process", 2, "--processes", 2], "must be from 0 to 1"),
         (["--coordinator", "nowhere", "--process", 0, "--processes", 2], "give HOST:PORT"),
         (["--wait", 0], "--wait is 0"),
     ],

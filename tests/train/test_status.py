@@ -63,7 +63,7 @@ def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, c
     (part, *_) = sorted(tmp_path.glob("checkpoints/trunk/*/manifest-0.json"))
     part.unlink()
     assert main(["status", str(tmp_path), "--verify"]) == 0
-    assert "files have no hash" in capsys.readouterr().err
+    assert "files have no recorded hash" in capsys.readouterr().err
     path = max(tmp_path.glob("checkpoints/branch-4096/*/state/**/d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -43,12 +43,14 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, name="compare"):
-    """Fit every law that a table of runs allows, and test all on the same held-out runs (the largest in tokens, if none
-    are selected).
+    """Fit every law that the table's columns allow, and test all laws on the same held-out runs (by default, the runs
+    with the most tokens).
     """
 
     runs: Path | str = argument(RUNS, metavar="RUNS", read=source)
-    laws: str = option("", "names of laws, separated by commas, or all (all; with --form, none)", metavar="NAMES")
+    laws: str = option(
+        "", "names of laws, separated by commas, or all (default: all; with --form: none)", metavar="NAMES"
+    )
     form: tuple[str, ...] = option((), FORM, metavar="FORMULA", group=FORMULA)
     verbose: bool = option(False, "give the reason for each law that is left out")
     out: Path | None = out(
@@ -56,7 +58,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
     )
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit. Holding out each group takes many fits."""
+        """Reduce the compile time of the few programs of a fit. ``--each`` runs many fits."""
         compile_quickly(optimised=self.each is not None)
 
     def run(self) -> None:
@@ -88,7 +90,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
 
         targets = list(dict.fromkeys(target for law in formulas.values() for target in law.outputs))
         if len(targets) > 1:
-            raise UserError(f"The formulas are of {listed(targets)}; laws are compared on one target.")
+            raise UserError(f"The formulas predict {listed(targets)}; give formulas of a single target.")
         own = dict.fromkeys(name for law in formulas.values() for name in law.inputs if name not in FIELDS)
         if targets in ([], ["loss"]):
             return self.read(self.runs, tuple(own))

@@ -1,4 +1,4 @@
-"""Convert Hugging Face checkpoints to moejax's weights, and models to such checkpoints."""
+"""Convert Hugging Face checkpoints to moejax weights, and models to Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 EXAMPLE = """\
   moejax convert --from hf Mixtral-8x7B-v0.1 --out weights/mixtral
   moejax convert --to hf weights/mixtral --dtype bfloat16 --out mixtral-hf
-  moejax convert --to hf runs/mine --out mine-hf                               # the longest budget of a training
+  moejax convert --to hf runs/mine --out mine-hf                               # the longest budget of a run
   moejax convert --to hf runs/mine/checkpoints/branch-65536 --out mine-hf-65536
-  moejax convert --to weights runs/mine --out weights/mine                     # for load_weights in Python"""
+  moejax convert --to weights runs/mine --out weights/mine                     # for load_weights in Python
+  """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(Command, name="convert"):
-    """Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."""
+    """Convert a Hugging Face checkpoint to moejax weights, or a moejax model to a Hugging Face checkpoint."""
 
     ONE_OF = ("source", "target")
     source: tuple[str, str] | None = option(
@@ -45,24 +46,25 @@ class ConvertCommand(Command, name="convert"):
     )
     target: tuple[str, str] | None = option(
         None,
-        "format to write, and a weights folder, a training's folder or a checkpoint in it to read; hf writes a class "
-        "of transformers that computes the model, else its code (hf:moejax); hf:FAMILY, such as hf:mixtral, writes one",
+        "format to write, and what to read: a weights folder, a training run's folder or a checkpoint in it; hf writes "
+        "a class of transformers that computes the model, or else custom code (hf:moejax); hf:FAMILY, such as "
+        "hf:mixtral, writes a given family",
         flag="to",
         metavar=("hf[:FAMILY]|weights", "PATH"),
     )
     out: Path = out("new folder, which appears when it is complete", required=True)
-    ema: bool = option(False, "for a training with recipe.ema_decay: the moving average of its parameters")
+    ema: bool = option(False, "convert the moving average of the parameters (of a run with recipe.ema_decay)")
     dtype: str | None = option(
         None, "type of the weights (default: as stored)", choices=("float32", "bfloat16", "float16")
     )
     law: str | None = option(
         None,
-        f"with --to hf and a training: write the loss that this law predicts into the model card; {LAW}",
+        f"with --to hf and a training run: write the loss that this law predicts into the model card; {LAW}",
         metavar="NAME|FIT",
         read=law_or_fit,
     )
     shard_bytes: Annotated[int, whole(1, 10**18)] = option(
-        5_000_000_000, "with --to hf: maximum size of a file, where tensors allow", metavar="N"
+        5_000_000_000, "with --to hf: maximum file size in bytes; a larger tensor gets its own file", metavar="N"
     )
 
     def check(self) -> None:
@@ -72,7 +74,7 @@ class ConvertCommand(Command, name="convert"):
             given = f"{kind}:{family}" if family else kind
             raise UserError(f"{option} {given} is not known; write {option} {' or '.join(known)}, and a PATH.")
         if kind == "weights" and (self.dtype or self.law):
-            raise UserError("--to weights keeps the type of the training; leave --dtype and --law to --to hf.")
+            raise UserError("--to weights keeps the run's parameter type; use --dtype and --law only with --to hf.")
         check_new_folder(self.out)
         if not Path(path).is_dir():
             given = (
@@ -80,7 +82,7 @@ class ConvertCommand(Command, name="convert"):
                 if self.source
                 else "the --out of a training, a checkpoint in it, or a folder of weights"
             )
-            raise UserError(f"{option} {kind} {path}: there is no folder {path}. Give {given}.")
+            raise UserError(f"{option} {kind} {path}: the folder {path} does not exist. Give {given}.")
 
     @property
     def _direction(self) -> tuple[str, str, str]:
@@ -115,12 +117,12 @@ class ConvertCommand(Command, name="convert"):
         options = {"family": family, "dtype": self.dtype, "shard_bytes": self.shard_bytes, "progress": show}
         if is_weights(path):
             if option := "--ema" if self.ema else "--law" if self.law else "":
-                raise UserError(f"{option} is of a training, and {path} is a folder of weights; leave it out.")
+                raise UserError(f"{option} needs a training run, and {path} is a folder of weights; leave it out.")
             return _as_data(to_huggingface(path, self.out, **options))
         if not is_training(path):
             raise UserError(
-                f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training. "
-                f"Give the --out of a training, a checkpoint in it, or a folder of weights."
+                f"{path} is neither a folder of weights, like those that moejax convert --from hf writes, nor a "
+                "training run. Give the --out of a training run, a checkpoint in it, or a folder of weights."
             )
         saved = find_saved_state(path)
         predicted = self._predicted(saved)

@@ -15,7 +15,7 @@ class CountCommand(ArchitectureOptions, name="count"):
     """Count parameters, FLOPs and bytes of an architecture, by part and by each paper's convention."""
 
     ONE_OF = ("arch", "config")
-    sequence_length: Length = option(4096, "tokens of a sequence, for the FLOPs of attention scores", metavar="TOKENS")
+    sequence_length: Length = option(4096, "sequence length, for the FLOPs of attention scores", metavar="TOKENS")
 
     def run(self) -> None:
         from moejax.report import render

@@ -31,7 +31,7 @@ READING, TRUSTING, ASKING = "reading", "trusting", "asking the fitted law"
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesCommand(LevelOptions, name="curves"):
-    """Fit a law to loss curves: the loss that any schedule of learning rates leads to, and the best schedule."""
+    """Fit a law to loss curves; it predicts the loss under any learning-rate schedule, and the best schedule."""
 
     curves: tuple[str, ...] = argument(
         "tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, for several runs, run; "
@@ -41,7 +41,7 @@ class CurvesCommand(LevelOptions, name="curves"):
     )
     law: str = option(
         "multi_power",
-        "multi_power or momentum, or a folder or fit.json of this command, to ask without a fit",
+        "multi_power or momentum; or an existing fit: a folder or fit.json of this command",
         metavar="NAME",
     )
     map: tuple[str, ...] = option(
@@ -55,13 +55,13 @@ class CurvesCommand(LevelOptions, name="curves"):
     )
     only: tuple[str, ...] = option((), "curves to read, such as 'small/*' (all)", metavar="PATTERN", group=READING)
     warmup: Annotated[int, whole(0, 1_000_000)] | None = option(
-        None, "steps in which the rate rose from 0, if that is not logged", metavar="STEPS", group=READING
+        None, "warm-up steps, if the log does not contain the warm-up", metavar="STEPS", group=READING
     )
     fix: tuple[str, ...] = option((), "hold a coefficient at a value", metavar="NAME=VALUE")
     hold_out: tuple[str, ...] = option((), "curves to predict and not to fit", metavar="PATTERN", group=TRUSTING)
     blocks: Annotated[int, whole(1, 10**9)] | None = option(
         None,
-        "segments of a curve, of two points or more, that count as one draw each; 1 if curves are many (8)",
+        "segments per curve that the bootstrap resamples, each of two points or more; 1 if there are many curves (8)",
         metavar="COUNT",
         group=TRUSTING,
     )
@@ -76,7 +76,7 @@ class CurvesCommand(LevelOptions, name="curves"):
         group=ASKING,
     )
     best: Length | None = option(
-        None, "the schedule of least loss after this number of steps", metavar="STEPS", group=ASKING
+        None, "find the schedule with the lowest loss after this number of steps", metavar="STEPS", group=ASKING
     )
     out: Path | None = out(
         "write fit.json, summary.txt, predictions.csv and a figure",
@@ -102,7 +102,9 @@ class CurvesCommand(LevelOptions, name="curves"):
         held_out = read.matching(self.hold_out) if self.hold_out else ()
         if saved is not None:
             if of_fit := {"fix", "blocks", "starts", "seed"} & {*given(self)}:
-                raise UserError(f"--{min(of_fit)} is of a fit, and {self.law} is fitted already; name a law to fit it.")
+                raise UserError(
+                    f"--{min(of_fit)} changes how a law is fitted, but {self.law} is already fitted; name a law to fit."
+                )
             known = {curve.name for curve in read.curves if curve.data_hash in saved.hashes}
             held_out = tuple(name for name in read.names if name in held_out or name not in known)
         fitted, tested = read.without(held_out), read.only(held_out)
@@ -131,7 +133,7 @@ class CurvesCommand(LevelOptions, name="curves"):
 
         for path in self.curves:
             if "://" not in path and not has_prefix(path) and not Path(path.partition("#")[0]).exists():
-                raise UserError(f"There is no {path}; name tables of curves, or folders with metrics.jsonl.")
+                raise UserError(f"{path} does not exist; name tables of curves, or folders with metrics.jsonl.")
         read = read_curves(
             list(self.curves),
             mapping=pairs(self.map, "--map"),

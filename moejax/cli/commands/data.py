@@ -1,4 +1,4 @@
-"""Prepare text or tokens for training, train tokenizers, show prepared sets."""
+"""Prepare text or tokens for training, train tokenizers, and show prepared datasets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ EXAMPLE = """\
   moejax data prepare train.bin --tokenizer ids:50257:50256 --out sets/gpt2     # tokens of nanoGPT or Megatron
   moejax data prepare hf:roneneldan/TinyStories --out sets/stories              # pip install 'moejax[hf]'
   moejax data show sets/texts --verify
-  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web"""
+  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web
+  """
 MOST_NAMED = 20
 """Maximum number of skipped files that JSON output names."""
 DocumentShare = Annotated[float, NumberRange(0, 1, without_high=True)]
@@ -46,7 +47,7 @@ class InputOptions(Command):
     text_field: str = option("text", "field of a record with the text", metavar="NAME")
 
     def skipped(self) -> dict[str, Any]:
-        """Report the files of a folder that are not read, and return them as data."""
+        """Report the files of the source folder that are not read, and return them for the JSON output."""
         from moejax.data.sources import skipped
 
         files = skipped(self.source)
@@ -121,9 +122,9 @@ class TokenizerCommand(InputOptions, name="data tokenizer"):
                 unread=unread.append,
             )
         if unread:
-            say(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}")
+            say(f"moejax: {len(unread):,} documents could not be read and were skipped: {some(unread)}")
         if trained.vocab_size < self.vocab_size:
-            say(f"The text gave only {trained.vocab_size:,} tokens.")
+            say(f"The text is too small: the vocabulary has only {trained.vocab_size:,} tokens.")
         if not self.json:
             say(f"{trained.vocab_size:,} tokens: {self.out}", file=sys.stdout)
             return
@@ -133,10 +134,10 @@ class TokenizerCommand(InputOptions, name="data tokenizer"):
 
 @dataclass(frozen=True, kw_only=True)
 class DataShowCommand(Command, name="data show"):
-    """Show the content of a prepared set."""
+    """Show the content of a prepared dataset."""
 
     folder: str = argument("folder of the set", metavar="DIR")
-    verify: bool = option(False, "also compare every file of tokens with its hash")
+    verify: bool = option(False, "also compare every token file with its recorded hash")
     sample: Annotated[int, whole(0, 1_000_000)] = option(64, "number of tokens to decode", metavar="N")
 
     def run(self) -> None:
@@ -149,7 +150,7 @@ class DataShowCommand(Command, name="data show"):
             if wrong := prepared.verify():
                 raise UserError(
                     f"{len(wrong)} files of {self.folder} were changed: {', '.join(wrong[:3])}; remove them and run "
-                    f"moejax data prepare with the same settings, which makes them again."
+                    f"moejax data prepare with the same settings to recreate them."
                 )
             say(f"{len(prepared.manifest.shards):,} shards match their hashes")
 

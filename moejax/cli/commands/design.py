@@ -70,8 +70,8 @@ MEASURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, LatexOptions, name="design"):
-    """Choose what to train for a budget: sizes, shape and tokens, with the price of every constraint and the flat
-    region around the optimum.
+    """Choose sizes, shape and tokens for a budget, with the price of every constraint and the flat region around the
+    optimum.
     """
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
@@ -79,31 +79,35 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     minimise: str = option("loss", "loss, or with --target-loss: flops, lifetime_flops, …", metavar="MEASURE")
     flops: float | None = option(None, "training FLOPs", metavar="NUMBER", group=AT_MOST)
     params_total: float | None = option(None, "all parameters", metavar="NUMBER", group=AT_MOST)
-    params_active: float | None = option(None, "parameters that serve one token", metavar="NUMBER", group=AT_MOST)
+    params_active: float | None = option(None, "active parameters per token", metavar="NUMBER", group=AT_MOST)
     tokens: float | None = option(None, "training tokens", metavar="NUMBER", group=AT_MOST)
     unique_tokens: float | None = option(
         None,
-        "distinct tokens that exist; more tokens repeat them, if the law counts repetition",
+        "number of unique tokens; more training tokens repeat them, if the law models repetition",
         metavar="NUMBER",
         group=AT_MOST,
     )
-    inference_flops: float | None = option(None, "FLOPs of serving one token", metavar="NUMBER", group=AT_MOST)
+    inference_flops: float | None = option(None, "FLOPs to serve one token", metavar="NUMBER", group=AT_MOST)
     lifetime_flops: float | None = option(
-        None, "FLOPs of training and of serving --served-tokens", metavar="NUMBER", group=AT_MOST
+        None, "FLOPs to train and to serve --served-tokens", metavar="NUMBER", group=AT_MOST
     )
     kv_bytes: float | None = option(
-        None, "bytes of keys and values at --context (with --shape)", metavar="NUMBER", group=AT_MOST
+        None, "bytes of the key-value cache at --context (with --shape)", metavar="NUMBER", group=AT_MOST
     )
-    chip_hours: float | None = option(None, "chips times hours", metavar="NUMBER", group=AT_MOST)
+    chip_hours: float | None = option(None, "chip-hours of training", metavar="NUMBER", group=AT_MOST)
     target_loss: float | None = option(None, "loss to reach, if --minimise is not loss", metavar="NATS", group=AT_MOST)
     memory: float | None = option(
-        None, "memory of one chip, for parameters and optimiser: 80G", metavar="BYTES", group=AT_MOST, needs=("chips",)
+        None,
+        "memory of one chip, for parameters and optimizer state: 80G",
+        metavar="BYTES",
+        group=AT_MOST,
+        needs=("chips",),
     )
     days: float | None = option(
         None, "days of training on all --chips", metavar="NUMBER", group=AT_MOST, needs=("chips",)
     )
     chips: Annotated[int, whole(1, 10**9)] | None = option(
-        None, "number of chips that --memory and --days count with", metavar="COUNT", group=AT_MOST
+        None, "number of chips, for --memory and --days", metavar="COUNT", group=AT_MOST
     )
     hold: tuple[str, ...] = option(
         (),
@@ -114,21 +118,24 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     range: tuple[str, ...] = option((), "bounds of a variable", metavar="NAME=LOW:HIGH", group=ALSO)
     convention: str = option("exact", "convention for a shape's FLOPs", metavar="NAME", group=COUNTING)
     sequence_length: Length = option(4096, "sequence length of training", metavar="TOKENS", group=COUNTING)
-    context: Length = option(32_768, "tokens that --kv-bytes counts", metavar="TOKENS", group=COUNTING)
+    context: Length = option(32_768, "tokens in the key-value cache, for --kv-bytes", metavar="TOKENS", group=COUNTING)
     memory_tokens: Annotated[int, whole(0, 10**18)] = option(
-        0, "tokens whose activations --memory counts", metavar="TOKENS", group=COUNTING
+        0, "tokens whose activations --memory includes", metavar="TOKENS", group=COUNTING
     )
     served_tokens: NotNegative = option(0.0, "tokens served, for --lifetime-flops", metavar="NUMBER", group=COUNTING)
     chip_flops: Positive = option(989e12, "peak FLOP/s of one chip", metavar="NUMBER", group=COUNTING)
-    mfu: Share = option(0.4, "share of the peak FLOP/s assumed", metavar="SHARE", group=COUNTING)
-    shape: bool = option(False, "choose shapes, counted exactly, from the start", group=SHAPE)
+    mfu: Share = option(0.4, "assumed share of the peak FLOP/s", metavar="SHARE", group=COUNTING)
+    shape: bool = option(False, "search over shapes with exact counts, instead of over sizes first", group=SHAPE)
     exact_shape: bool = option(
-        False, "build widths and heads nearest to the optimum, not the multiples that hardware likes", group=SHAPE
+        False,
+        "choose the widths and heads nearest to the optimum, without rounding to hardware-friendly multiples",
+        group=SHAPE,
     )
     within: Positive = option(0.001, "increase of the loss that bounds the flat region", metavar="NATS", group=AROUND)
     sweep: tuple[str, ...] = option(
         (),
-        "the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
+        "compute the frontier along a constraint, with a figure in --out; if given twice, a landscape over two "
+        "variables",
         metavar="NAME=LOW:HIGH",
         group=AROUND,
     )
@@ -140,9 +147,11 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
     def check(self) -> None:
         if self.law == "all" and (self.sweep or self.constants or self.runs):
-            raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
+            raise UserError("--sweep, --constants and --runs need a single law; name it with --law instead of all.")
         if len(self.sweep) > 2:
-            raise UserError(f"--sweep is given {len(self.sweep)} times; a landscape has two.")
+            raise UserError(
+                f"--sweep was given {len(self.sweep)} times; give it once for a frontier, twice for a landscape."
+            )
 
     def prepare(self) -> None:
         """Reduce the compile time of the few programs of a fit or a design."""
@@ -206,7 +215,10 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         optima = side_by_side(judged, constraints, self._problem)
         decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
         if not decided:
-            raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in optima.items())}")
+            raise UserError(
+                f"No law has an optimum for these options. "
+                f"{'; '.join(f'{name}: {why}' for name, why in optima.items())}"
+            )
         outside = {name: beyond(first[name], one) for name, one in decided.items()}
         problems = {name: one.problem for name, one in decided.items()}
         return self._with_assumptions(laws_summary(optima, constraints, outside), problems)
@@ -251,7 +263,9 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         return self._with_assumptions(result, {type(law).__name__: problem})
 
     def _draw_compute(self, known: FitResult | Published, decision: DesignResult) -> None:
-        """Write the figure of loss against compute: the fitted runs of a fit, or else the design's proportions."""
+        """Write the figure of loss against compute, with the runs of a fit or, without a fit, the design's
+        proportions.
+        """
         # The import of figures is slow, and few designs are drawn.
         from moejax.fit.fit_result import FitResult
         from moejax.report.figures import compute
@@ -335,15 +349,15 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         return tuple(constraints)
 
     def _likely(self, known: Any) -> tuple[Any, str]:
-        """Return laws for intervals with the name of their source: resamples or draws; None for published constants."""
+        """Return the sampled laws for intervals and their source (resamples or draws); None for published constants."""
         if self.runs and not (resampled := self.resamples_of(known)).few:
             return (resampled if known.converged else None), "resamples"
         return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
 
 
 def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
-    """Return reasons why numbers of the optimum have no interval: the fit did not converge, or does not
-    determine them.
+    """Return the reasons why quantities of the optimum have no interval: the fit did not converge or does not determine
+    them.
     """
     from moejax.interval import OPEN
 
@@ -368,5 +382,5 @@ def _range(text: str, option: str) -> tuple[str, float, float]:
         raise UserError(f"{option} {text!r} is not of the form NAME=LOW:HIGH.")
     bounds = parse(low), parse(high)
     if not bounds[0] < bounds[1]:
-        raise UserError(f"{option} {text!r} goes from {low} to {high}; give the smaller bound first.")
+        raise UserError(f"{option} {text!r} has bounds {low} and {high}; give the smaller bound first.")
     return name.replace("-", "_"), *bounds

@@ -22,7 +22,8 @@ EXAMPLE = """\
   moejax eval runs/mine --tasks lambada_openai,arc_easy
   moejax eval runs/mine/checkpoints/branch-65536 --tasks mine --task-path tasks/      # your own task files
   moejax eval runs/mine --suite tian-2025
-  moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100"""
+  moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100
+  """
 
 Count = Annotated[int, whole(1, 10**9)]
 
@@ -32,44 +33,45 @@ class EvalCommand(Command, name="eval"):
     """Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."""
 
     model: str = argument(
-        "a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint", metavar="DIR"
+        "folder of a training run, a checkpoint in it, weights, or a Hugging Face checkpoint", metavar="DIR"
     )
-    tasks: str = option("", "tasks, groups, tags, or patterns as mmlu_*", metavar="NAME[,…]")
+    tasks: str = option("", "tasks, groups, tags, or patterns like mmlu_*", metavar="NAME[,…]")
     suite: str | None = option(
         None,
-        "the tasks, shots and categories of a document, such as tian-2025",
+        "a paper's tasks, shots and categories, such as tian-2025",
         metavar="NAME",
         excludes=("tasks", "num_fewshot"),
     )
-    task_path: str | None = option(None, "your own task files, before the harness's", metavar="FOLDER")
+    task_path: str | None = option(
+        None, "folder of your own task files, which take precedence over the harness's tasks", metavar="FOLDER"
+    )
     num_fewshot: Annotated[int, whole(0, 10_000)] | None = option(
         None, "number of shots (default: the task's)", metavar="N"
     )
-    limit: Count | None = option(None, "the first documents of each task only", metavar="N")
+    limit: Count | None = option(None, "evaluate only the first N documents of each task", metavar="N")
     max_length: Count | None = option(
         None,
-        "tokens of a text, whose beginning is cut off (default: those of the training, or of config.json)",
+        "maximum tokens of a text; longer texts lose their beginning (default: the sequence length of the training "
+        "run or of config.json)",
         metavar="N",
     )
     max_new_tokens: Count | None = option(
-        None, "maximum number of tokens of a generated answer, if the task allows as many", metavar="N"
+        None, "maximum number of tokens of a generated answer, up to the task's own maximum", metavar="N"
     )
-    batch_tokens: Count = option(8192, "tokens computed at once", metavar="N")
-    dtype: str = option("float32", "type of the computation", choices=("float32", "bfloat16"))
+    batch_tokens: Count = option(8192, "tokens per batch", metavar="N")
+    dtype: str = option("float32", "data type of the computation", choices=("float32", "bfloat16"))
     tokenizer: str | None = option(None, "bytes or a tokenizer.json (default: the model's own)", metavar="NAME")
-    seed: Seed = option(0, "seed of tasks that draw their answers", metavar="NUMBER")
+    seed: Seed = option(0, "seed of tasks that sample answers", metavar="NUMBER")
     samples: bool = option(False, "also write every document and answer into the file")
     out: Path | None = out("results as JSON (default: DIR.TASKS.json, next to DIR)", metavar="FILE")
 
     def check(self) -> None:
         if find_spec("lm_eval") is None:
-            raise UserError(
-                "moejax eval needs the package lm-eval, which is not installed; pip install 'moejax[eval]'."
-            )
+            raise UserError("moejax eval needs the package lm-eval; run pip install 'moejax[eval]'.")
         if self.suite is None and not self.tasks.strip(","):
             raise UserError(
-                f"--tasks {self.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa, or a document's by "
-                f"--suite NAME."
+                f"--tasks {self.tasks!r} names no task; give one or more, like --tasks arc_easy,piqa, or a paper's "
+                f"tasks with --suite NAME."
             )
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Write the explorer's page and open it in a browser."""
+"""Write the explorer page and open it in a browser."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TITLE = b"<title>moejax: laws"
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreCommand(Command, name="explore"):
-    """Open a page with sliders for the laws, published or your own fit: loss, frontier, optimum and practical range
-    change together. It is one HTML file that needs no server and no network, and opens on your fit if there is one.
+    """Open a page with sliders for published laws or your own fit; loss, frontier, optimum and practical range update
+    together. It is one HTML file that needs no server and no network, and opens on your fit if there is one.
     """
 
     source: str = argument(
@@ -37,11 +37,11 @@ class ExploreCommand(Command, name="explore"):
         metavar="RUNS|FIT",
         default="",
     )
-    law: str | None = option(None, f"law to open on: {LAW}", metavar="NAME|FIT", read=law_or_fit)
+    law: str | None = option(None, f"law that the page shows first: {LAW}", metavar="NAME|FIT", read=law_or_fit)
     export: Path | None = option(
-        None, "write the page to this file, and open nothing", metavar="PAGE.html", output=True
+        None, "write the page to this file, and open no browser", metavar="PAGE.html", output=True
     )
-    no_browser: bool = option(False, "write a temporary file, and open nothing")
+    no_browser: bool = option(False, "write a temporary file, and open no browser")
 
     def run(self) -> None:
         from moejax.explorer.available import default_fit, find_available

@@ -55,7 +55,7 @@ RECIPES = {
     "tian": ("starts", "level"),
     "abnar": ("hold_out", "starts", "bootstrap", "level"),
 }
-"""Papers' procedures, with the options that each reads besides those of its table, ``--seed`` and the output."""
+"""Papers' procedures, with the options that each reads besides the table's options, ``--seed`` and the output."""
 STOPPED = 130
 """Exit status after Ctrl-C, as for every command."""
 TRUSTING, ASKING, WHOLE = "trusting", "asking the fitted law", "a whole procedure instead"
@@ -69,42 +69,45 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
     runs: Path | str = argument(RUNS, metavar="RUNS", read=source)
     loss_law: str | None = option(
         None,
-        "for a law of scores: the law of the loss that it depends on, fitted to the same table; predictions and "
-        "decisions are then of the score of a run of any size",
+        "for a law of scores: the loss law that it depends on, fitted to the same table; predictions and decisions "
+        "are then scores of runs of any size",
         metavar="NAME|FORMULA",
         excludes=("bootstrap", "profile", "influence", "fix", "best_by", "budget"),
     )
     covariance: str = option(
         "sandwich", "estimator of standard errors: sandwich or gauss-newton", metavar="NAME", group=TRUSTING
     )
-    bootstrap: Resamples = option(0, "number of resamples for intervals", metavar="COUNT", group=TRUSTING)
-    by: str = option("group", "unit that is resampled: group or run", metavar="UNIT", group=TRUSTING)
+    bootstrap: Resamples = option(0, "number of bootstrap resamples for intervals", metavar="COUNT", group=TRUSTING)
+    by: str = option("group", "resampling unit: group or run", metavar="UNIT", group=TRUSTING)
     decide: tuple[str, ...] = option(
         (),
-        "values of a decision by the law, such as flops=1e24 or flops=1e24,expansion=16",
+        "compute the law's optimum for these values, such as flops=1e24 or flops=1e24,expansion=16",
         metavar="NAME=VALUE,…",
         group=ASKING,
     )
     predict: tuple[str, ...] = option(
         (),
-        "an untrained run, such as params_active=7B,tokens=1T, whose loss is predicted with an interval",
+        "predict the loss of an untrained run, such as params_active=7B,tokens=1T, with an interval",
         metavar="NAME=VALUE,…",
         group=ASKING,
     )
     profile: tuple[str, ...] = option(
         (),
-        "values that the runs do not reject, of a coefficient, of a decision (N*, D*, …), of a predicted loss",
+        "compute a profile-likelihood interval of a coefficient, an optimum (N*, D*, …), or a predicted loss",
         metavar="NAME",
         group=ASKING,
     )
     influence: tuple[str, ...] = option(
-        (), "the three most influential runs, checked by fitting without them", metavar="NAME", group=ASKING
+        (),
+        "find the three most influential runs for this quantity, checked by fitting without them",
+        metavar="NAME",
+        group=ASKING,
     )
     recipe: str | None = option(
         None, ", ".join(RECIPES), metavar="NAME", group=WHOLE, choices=tuple(RECIPES), excludes=("form",)
     )
     pilot: Path | None = option(
-        None, "first losses of the large training, for launch-check", metavar="RUNS", group=WHOLE, needs=("recipe",)
+        None, "first losses of the large training run, for launch-check", metavar="RUNS", group=WHOLE, needs=("recipe",)
     )
     correct: str = option(
         "",
@@ -115,7 +118,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
     )
     shares: str | None = option(
         None,
-        "shares of losses loss_NAME, for domains (default: columns share_NAME)",
+        "weights of the losses loss_NAME, for domains (default: columns share_NAME)",
         metavar="NAME=SHARE,…",
         group=WHOLE,
         needs=("recipe",),
@@ -134,13 +137,13 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         ]:
             options, read = ([flag_of(FitCommand, name) for name in names] for names in (unread, reads))
             raise UserError(
-                f"--recipe {self.recipe} does not read {listed(options)}; leave that out. Besides the options of the "
-                f"table it reads {listed(read)}."
+                f"--recipe {self.recipe} does not read {listed(options)}; leave that out. Besides the table's "
+                f"options it reads {listed(read)}."
             )
         if "law" in reads and self.law is None:
             raise UserError(f"--recipe {self.recipe} needs a law; give --law NAME (`moejax laws` lists them).")
         if len(self.hold_out) > 1:
-            raise UserError(f"--recipe {self.recipe} holds out once; give --hold-out once.")
+            raise UserError(f"--recipe {self.recipe} uses one held-out set; give --hold-out once.")
 
     def prepare(self) -> None:
         """Reduce the compile time of the few programs of a fit, unless the search takes longer."""
@@ -152,7 +155,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         return self._fit_one() if self.loss_law is None else self._fit_chained()
 
     def _fit_one(self) -> int:
-        """Read runs, fit, resample, test on held-out runs, and print."""
+        """Read runs, fit one law, resample, test on held-out runs, and print."""
         from moejax.fit.answers import Answers, ReadAs, StandardErrors, answer
         from moejax.fit.search.fit_law import fit_law
         from moejax.fit.selection import held_out_runs, holdout
@@ -210,7 +213,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         return STOPPED if stopped else 0
 
     def asked(self, law: type, output: str, fixed: Sequence[str] = ()) -> Asked:
-        """Return the questions about the fitted law."""
+        """Return the requested decisions, predictions, profiles and influences."""
         from moejax.fit.answers import asked_of
 
         return asked_of(
@@ -234,7 +237,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         render.show(summary, as_json=self.json, as_latex=self.latex)
 
     def _fit_chained(self) -> int:
-        """Fit a law of scores and the law of the loss that it depends on, chain them, and print."""
+        """Fit a law of scores and its loss law, chain them, and print."""
         import numpy as np
 
         from moejax.fit.answers import Answers, ReadAs, answer
@@ -262,7 +265,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         with out_folder(self.out), progress() as show:
 
             def fitted(without: np.ndarray) -> FitResult:
-                """Return both laws, chained and fitted without the given rows of the scores."""
+                """Return the chain of both laws, fitted without the given score rows."""
                 of_loss, of_score = (
                     with_uncertainty(fit_law(law, runs, progress=show, **options), runs, **how, dropped=one.dropped)
                     for law, one, runs in (

@@ -1,4 +1,4 @@
-"""Copy moejax's configs to a folder where they can be run and changed, or write one that continues a checkpoint."""
+"""Copy moejax's configs to a folder, or write a config that continues a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 EXAMPLE = """\
   moejax init
   moejax init mine --json
-  moejax init --from Mixtral-8x7B-v0.1 continued"""
+  moejax init --from Mixtral-8x7B-v0.1 continued
+  """
 
 LONGEST = 4096
-"""Longest sequence that a config of ``--from`` trains on, in tokens."""
+"""Maximum sequence length of a config that ``--from`` writes, in tokens."""
 
 CONTINUED = '''\
-"""Train {title}, a checkpoint of the family {family}, further.
+"""Continue the training of {title}, a {family} checkpoint.
 
 Command:  moejax train --config={config} --config.recipe.data.source=TEXTS --exportable hf:{family} --out runs/{name}
-Recipe:   a learning rate far below that of the first training, so that little is forgotten. Mix in text like that of
-          the first training, and compare `moejax eval` before and after.
+Recipe:   a learning rate far below the pretraining rate, which limits forgetting. Mix in text like the pretraining
+          text, and compare `moejax eval` before and after.
 """
 
 from pathlib import Path
@@ -54,7 +55,7 @@ def get_config() -> ConfigDict:
         budgets_tokens=[{budget}],
         batch_tokens={batch},
         data=dict(
-            source="python_stdlib",  # for a trial; your own texts are a folder, a file, hf:NAME or a prepared set
+            source="python_stdlib",  # for a trial; replace it with a folder, a file, hf:NAME or a prepared dataset
             tokenizer={tokenizer},
             sequence_length={length},
         ),
@@ -69,15 +70,19 @@ def get_config() -> ConfigDict:
 
 @dataclass(frozen=True, kw_only=True)
 class InitCommand(Command, name="init"):
-    """Copy moejax's own configs (a tiny training, the quickstart, the studies of five papers, plans of published
-    models) to DIR/configs, to run and to change. Existing files are left unchanged. A config that is not changed needs
-    no copy: --config=tiny and --config=studies/zhao:G are found wherever moejax is installed. With --from, write one
-    config instead, which trains a Hugging Face checkpoint further, and the checkpoint's weights to DIR/weights.
+    """Copy moejax's own configs (a tiny training run, the quickstart, the studies of five papers, plans of published
+    models) to DIR/configs, to run and to change. Existing files are left unchanged. Unchanged configs need no copy:
+    --config=tiny and --config=studies/zhao:G work from any folder. With --from, write a config that continues the
+    training of a Hugging Face checkpoint, and the checkpoint's weights to DIR/weights.
     """
 
-    folder: str = argument("where configs/ is written", metavar="DIR", default=".")
+    folder: str = argument("folder in which configs/ is written", metavar="DIR", default=".")
     source: Path | None = option(
-        None, "folder of a Hugging Face checkpoint to train further", flag="from", metavar="HF_DIR", read=local
+        None,
+        "folder of a Hugging Face checkpoint whose training the config continues",
+        flag="from",
+        metavar="HF_DIR",
+        read=local,
     )
 
     def run(self) -> None:
@@ -105,7 +110,7 @@ class InitCommand(Command, name="init"):
             places = {"written": written, "kept": kept, "changed": changed}
             print(json_text({name: [str(path) for path in paths] for name, paths in places.items()}))
             return
-        say(f"{len(written)} configs written to {out}, {len(kept)} were there already.", file=sys.stdout)
+        say(f"{len(written)} configs written to {out}, {len(kept)} already existed.", file=sys.stdout)
         for path in changed:
             say(f"moejax: {path} differs from moejax's own and was left unchanged.")
         here = "" if Path(self.folder) == Path() else f"{command('cd', Path(self.folder))} && "
@@ -124,7 +129,7 @@ class InitCommand(Command, name="init"):
         config, weights = Path(self.folder, FOLDER, f"{name}.py"), Path(self.folder, "weights", name)
         for path in (config, weights):
             if os.path.lexists(path):
-                raise UserError(f"{path} exists and is not replaced; name another DIR, or move it.")
+                raise UserError(f"{path} already exists and is not replaced; name another DIR, or move it.")
         # The config's place is opened before the conversion, which may take hours.
         with out_folder(config.absolute().parent, shared=True), atomic_write(config) as partial:
             with out_folder(weights.absolute().parent, shared=True), progress() as show:
@@ -134,11 +139,11 @@ class InitCommand(Command, name="init"):
         if self.json:
             print(json_text({"written": [str(config), str(weights)], "kept": [], "changed": []}))
             return
-        say(f"{config} trains {title} further, from {weights}.", file=sys.stdout)
+        say(f"{config} continues the training of {title} from {weights}.", file=sys.stdout)
         if "tokenizer.json" not in done.files:
             say(f"! {source} has no tokenizer.json: set data.tokenizer in {config}.")
         if fault := done.architecture.fault_in_training:
-            say(f"! The model cannot be trained further without a change: {fault}")
+            say(f"! Training cannot continue without a change of the config: {fault}")
         words = ("moejax", "train", f"--config={config}", "--config.recipe.data.source=TEXTS")
         say(f"next: {command(*words, '--out', f'runs/{name}')}", file=sys.stdout)
 

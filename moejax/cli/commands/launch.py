@@ -1,6 +1,6 @@
-"""Submit a training, or the trainings of a study that are not done yet, to an engine. Without --submit, the jobs are
-printed (with --json as data), and nothing is written. The same command resubmits failed and interrupted trainings;
-`moejax study status DIR` shows the progress.
+"""Submit a training run, or the unfinished runs of a study, to an engine. Without --submit, the jobs are printed (with
+--json as data), and nothing is written. The same command resubmits failed and interrupted runs; `moejax study status
+DIR` shows the progress.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ EXAMPLE = """\
   moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu
   moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
   moejax launch sky --config=FILE.py --chip h100 --nodes 4 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu
-  moejax study status gs://bucket/mine"""
+  moejax study status gs://bucket/mine
+  """
 
 
 def _variable(text: str) -> str:
@@ -48,23 +49,23 @@ def _variable(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(StudyOptions):
-    """Options of every engine, and how trainings are submitted."""
+    """Options and submission code shared by all engines."""
 
     out: str | None = option(
-        None, "the folder, seen by every machine, or gs://… (runs/NAME)", metavar="DIR", output=True
+        None, "output folder on storage that every machine mounts, or gs://… (runs/NAME)", metavar="DIR", output=True
     )
-    submit: bool = option(False, "submit the trainings, instead of printing them", excludes=("print",))
+    submit: bool = option(False, "submit the jobs, instead of printing them", excludes=("print",))
     print: bool = option(False, "print the jobs, and write nothing (the default)")
-    chip: str | None = option(None, "h100, v5p, …; for Slurm also cpu", metavar="NAME")
+    chip: str | None = option(None, "chip of the jobs: h100, v5p, …; for Slurm also cpu", metavar="NAME")
     mfu: Share = option(0.4, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
     words: tuple[str, ...] = ()
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        """Return the engine, and all trainings with their resources."""
+        """Return the engine, and all training runs with their resources."""
         raise NotImplementedError
 
     def run(self) -> None:
-        """Print or submit the trainings."""
+        """Print or submit the training runs."""
         from moejax.study import analysis
         from moejax.study.outcomes import try_outcomes
         from moejax.study.stages import later
@@ -92,7 +93,7 @@ class LaunchOptions(StudyOptions):
             print(json_text([_as_data(task) for task in tasks]))
         elif not tasks:
             say(
-                f"Nothing is left to submit of {study.name}: {command('moejax', 'study', 'status', out)}, "
+                f"All runs of {study.name} are done or submitted: {command('moejax', 'study', 'status', out)}, "
                 f"{command('moejax', 'study', 'gather', out)}.",
                 file=sys.stdout,
             )
@@ -100,7 +101,7 @@ class LaunchOptions(StudyOptions):
             again = (
                 ""
                 if self.submit and getattr(self, "wait", False)
-                else " Launch again when the trainings before have ended."
+                else " Run this command again when the previous training runs have ended."
             )
             _say(f"{later(study)}{again}")
         if not tasks:
@@ -113,8 +114,8 @@ class LaunchOptions(StudyOptions):
         say("", f"moejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).")
 
     def _with_stages(self, study: Study, out: str) -> Study:
-        """Return the study with the stages that can be made from its folder. Without ``--submit``, an unreachable
-        folder is reported and the study returned unchanged.
+        """Return the study with every stage whose previous results are in its folder. Without ``--submit``, an
+        unreachable folder is reported and the study returned unchanged.
         """
         from moejax.storage import open_storage
         from moejax.study.run import check_owner
@@ -141,10 +142,10 @@ class LaunchOptions(StudyOptions):
         _say(f"their progress: {command('moejax', 'study', 'status', out)}")
 
     def record(self, out: str, ids: dict[str, str]) -> None:
-        """Record the submitted trainings in the study's folder."""
+        """Record the submitted training runs in the study's folder."""
 
     def _not_done(self, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
-        """Return the trainings that are not done; all if the folder is unreachable and nothing is submitted."""
+        """Return the unfinished training runs; all runs if the folder is unreachable and nothing is submitted."""
         from moejax.storage import open_storage
         from moejax.study.run import check_owner
         from moejax.study.status import run_statuses
@@ -154,7 +155,7 @@ class LaunchOptions(StudyOptions):
         except ValueError as error:
             if self.submit:
                 raise
-            _say(f"the state of the trainings is not known, so all are printed: {told(error)}")
+            _say(f"the state of the training runs is unknown, so all are printed: {told(error)}")
             return list(tasks)
         check_owner(study, out)
         statuses = {one.model: one for one in run_statuses(storage, study.trainings())}
@@ -165,7 +166,7 @@ class LaunchOptions(StudyOptions):
         return self.not_submitted(out, left, {name: one.state for name, one in statuses.items()})
 
     def not_submitted(self, out: str, tasks: list[Task], states: dict[str, str]) -> list[Task]:
-        """Return the trainings that the engine does not already have."""
+        """Return the training runs that the engine does not already have."""
         return tasks
 
 
@@ -173,24 +174,26 @@ class LaunchOptions(StudyOptions):
 class SlurmCommand(LaunchOptions, name="launch slurm"):
     """Submit jobs to Slurm through submitit."""
 
-    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs of a node", metavar="N")
+    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs per node", metavar="N")
     nodes: Annotated[int, whole(1, 100_000)] | None = option(
-        None, "nodes of each training (the fewest that hold it)", metavar="N"
+        None, "nodes per training run (default: the fewest with enough memory)", metavar="N"
     )
     cores: Annotated[int, whole(1, 100_000)] | None = option(
-        None, "cores of each process (1, with chips 8)", metavar="N"
+        None, "cores per process (default: 1; with chips, 8)", metavar="N"
     )
     memory: Annotated[int, whole(1, 10**18)] | None = option(
-        None, "memory of each node (default: Slurm's)", metavar="BYTES"
+        None, "memory per node (default: Slurm's)", metavar="BYTES"
     )
     minutes: Annotated[int, whole(1, 10_000_000)] | None = option(
         None, "time limit (default: twice the estimate)", metavar="N"
     )
-    grace: Annotated[int, whole(0, 86_400)] = option(120, "seconds to save a checkpoint", metavar="SECONDS")
-    at_a_time: Annotated[int, whole(1, 100_000)] = option(256, "maximum number of jobs at a time", metavar="N")
-    set: tuple[str, ...] = option((), "a further option of sbatch", metavar="KEY=VALUE")
-    setup: tuple[str, ...] = option((), "a line of bash before the training, in every process", metavar="LINE")
-    wait: bool = option(False, "wait until all have ended, and write the run table", needs=("submit",))
+    grace: Annotated[int, whole(0, 86_400)] = option(
+        120, "seconds reserved to save a checkpoint before the time limit", metavar="SECONDS"
+    )
+    at_a_time: Annotated[int, whole(1, 100_000)] = option(256, "maximum number of concurrent jobs", metavar="N")
+    set: tuple[str, ...] = option((), "additional sbatch option", metavar="KEY=VALUE")
+    setup: tuple[str, ...] = option((), "line of bash to run before training, in every process", metavar="LINE")
+    wait: bool = option(False, "wait until all jobs have ended, and write the run table", needs=("submit",))
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
         from moejax.study.engines import SlurmOptions, slurm
@@ -222,12 +225,14 @@ class GkeCommand(LaunchOptions, name="launch gke"):
     """Submit JobSets on TPU slices to Google Kubernetes Engine."""
 
     topology: str | None = option(
-        None, "slice of every training (default: the smallest that holds it)", metavar="CHIP:AxBxC"
+        None, "slice of every training run (default: the smallest with enough memory)", metavar="CHIP:AxBxC"
     )
-    volume: str | None = option(None, "a volume claim mounted at PATH, if --out is not gs://…", metavar="CLAIM:PATH")
-    namespace: str = option("default", "namespace of Kubernetes", metavar="NAME")
-    service_account: str | None = option(None, "account of Kubernetes with access to the bucket", metavar="NAME")
-    queue: str | None = option(None, "Kueue's local queue", metavar="NAME")
+    volume: str | None = option(
+        None, "persistent volume claim mounted at PATH, if --out is not gs://…", metavar="CLAIM:PATH"
+    )
+    namespace: str = option("default", "Kubernetes namespace", metavar="NAME")
+    service_account: str | None = option(None, "Kubernetes service account with access to the bucket", metavar="NAME")
+    queue: str | None = option(None, "Kueue local queue", metavar="NAME")
     spot: bool = option(False, "use spot machines")
     image: str = option(REQUIRED, "image with moejax (launch/tpu.Dockerfile)", metavar="NAME")
     secret: tuple[str, ...] = option(
@@ -249,15 +254,13 @@ class GkeCommand(LaunchOptions, name="launch gke"):
 class SkyCommand(LaunchOptions, name="launch sky"):
     """Submit managed jobs to SkyPilot."""
 
-    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs of a node", metavar="N")
+    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs per node", metavar="N")
     nodes: Annotated[int, whole(1, 100_000)] | None = option(
-        None, "nodes of each training (the fewest that hold it)", metavar="N"
+        None, "nodes per training run (default: the fewest with enough memory)", metavar="N"
     )
-    topology: str | None = option(
-        None, "slice of TPUs (default: the smallest that holds the training)", metavar="CHIP:AxBxC"
-    )
+    topology: str | None = option(None, "TPU slice (default: the smallest with enough memory)", metavar="CHIP:AxBxC")
     infra: str | None = option(None, "cloud[/region[/zone]] (default: SkyPilot's choice)", metavar="CLOUD")
-    again: bool = option(False, "also submit trainings that SkyPilot already has and has not ended")
+    again: bool = option(False, "also submit training runs whose SkyPilot jobs have not ended")
     on_demand: bool = option(False, "use no spot machines")
     image: str | None = option(None, "image with moejax (default: install this folder)", metavar="docker:NAME")
     secret: tuple[str, ...] = option(
@@ -302,4 +305,4 @@ def _refuse_control_characters(texts: Sequence[str]) -> None:
     """
     for text in texts:
         if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-            raise UserError(f"{text!r} has a line break or another control character; give it without.")
+            raise UserError(f"{text!r} has a line break or another control character; remove it.")

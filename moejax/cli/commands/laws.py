@@ -1,4 +1,4 @@
-"""List the laws, show one, cite its documents, or write a page for each."""
+"""List the laws, show or cite one law, or write a page for each law."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from moejax.say import say
 EXAMPLE = """\
   moejax laws show five_factor
   moejax cite five_factor
-  moejax laws --pages docs"""
+  moejax laws --pages docs
+  """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class LawsCommand(Command, name="laws"):
 
     pages: Path | None = option(
         None,
-        "write DIR/laws/NAME.md for every law; DIR must hold errata.md and gallery.md; older pages are replaced",
+        "write DIR/laws/NAME.md for every law, replacing older pages; DIR must contain errata.md and gallery.md",
         metavar="DIR",
         output=True,
     )
@@ -61,7 +62,7 @@ class LawsShowCommand(Command, name="laws show"):
 
 @dataclass(frozen=True, kw_only=True)
 class CiteCommand(Command, name="cite"):
-    """Print BibTeX entries and arXiv numbers of the documents of a law: of its form, then of its constants."""
+    """Print BibTeX entries and arXiv numbers of a law's papers: first for its form, then for its constants."""
 
     law: str = argument("a law, by its name or its paper's", metavar="LAW")
 

@@ -1,4 +1,4 @@
-"""Compute the ratio of the FLOPs of two model families at equal loss."""
+"""Compute the FLOPs ratio of two model families at equal loss."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ moejax leverage expansion=16 expansion=1 --law runs/fit/fit.json --runs runs.csv
 
 @dataclass(frozen=True, kw_only=True)
 class LeverageCommand(BootstrapOptions, name="leverage"):
-    """Compute the efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an
-    interval.
+    """Compute the efficiency leverage of A over B with an interval: the FLOPs that B needs to reach A's loss, divided
+    by A's FLOPs.
     """
 
     a: str = argument(
-        "a table of runs, RUNS:CONDITION for some of them; with --law a published model, or the values that its "
-        "designs hold, NAME=VALUE,…",
+        "a table of runs, or RUNS:CONDITION for some of its rows; with --law, a published model or the family's "
+        "fixed quantities, NAME=VALUE,…",
         metavar="A",
     )
-    b: str = argument("the same, of the other family", metavar="B")
+    b: str = argument("the other family, in the same form", metavar="B")
     law: str | None = option(
         None,
-        "a law of the loss or its paper, or fit.json of `moejax fit --out`, or its folder",
+        "a loss law or its paper, or fit.json of `moejax fit --out`, or its folder",
         metavar="NAME|FIT",
         read=law_or_fit,
         excludes=("fix",),
         needs=("flops",),
     )
-    flops: tuple[float, ...] = option((), "A's budget (A's budgets, of tables)", metavar="NUMBER")
+    flops: tuple[float, ...] = option((), "A's budget in FLOPs (default for tables: A's budgets)", metavar="NUMBER")
     fix: tuple[str, ...] = option(
-        (), "hold irreducible or exponent of both tables' loss-compute curves at a value", metavar="NAME=VALUE"
+        (), "fix irreducible or exponent of both tables' loss-compute curves", metavar="NAME=VALUE"
     )
-    seed: Seed = option(0, "seed of starts and resamples", metavar="NUMBER")
+    seed: Seed = option(0, "seed of initial guesses and resamples", metavar="NUMBER")
 
     def prepare(self) -> None:
         """Reduce the compile time of the few programs of a fit or a design."""
@@ -97,6 +97,6 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
 
         path, condition = with_condition(text)
         if not has_prefix(path) and "://" not in str(path) and not Path(str(path).partition("#")[0]).exists():
-            raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
+            raise UserError(f"The table {path} does not exist. Give tables of runs, or a --law for {text}.")
         family = replace(self, where=(*self.where, *([condition] if condition else [])))
         return family.read(path, ("flops",), (*SIZES, *MIXTURES)).runs

@@ -1,4 +1,4 @@
-"""Choose the runs that reduce the uncertainty of an answer most for their FLOPs."""
+"""Choose the runs that reduce the uncertainty of an answer most per FLOP."""
 
 from __future__ import annotations
 
@@ -47,59 +47,59 @@ TRAINABLE = "possible runs: by default shapes like those in the table"
 
 @dataclass(frozen=True, kw_only=True)
 class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
-    """Propose the runs to train next: those that make an answer of a fitted law, or the choice of law, most certain.
-    With several laws, runs that distinguish them are worth more.
+    """Propose the runs to train next. They reduce the uncertainty of a fitted law's answer, or of the choice among
+    several laws, most per FLOP.
     """
 
     ONE_OF = ("law", "form")
     runs: Path | str = argument(RUNS, metavar="RUNS", read=source)
     target: tuple[str, ...] = option(
         REQUIRED,
-        "answer to make certain: loss:params_active=7B,tokens=2T; a published model's, deepseek-v3.1:tokens=14.8T; a "
-        "decision, 'N*:flops=1e25'; a coefficient",
+        "answer whose uncertainty to reduce: a loss, loss:params_active=7B,tokens=2T; a published model's loss, "
+        "deepseek-v3.1:tokens=14.8T; an optimum, 'N*:flops=1e25'; a coefficient",
         metavar="ANSWER:NAME=VALUE,…",
     )
-    flops: Positive | None = option(None, "FLOPs of all new runs together", metavar="NUMBER", excludes=("chip_hours",))
+    flops: Positive | None = option(None, "total FLOPs of all new runs", metavar="NUMBER", excludes=("chip_hours",))
     chip_hours: Positive | None = option(
-        None, "GPU-hours (chip-hours) of all new runs together, on --chip at --mfu", metavar="NUMBER"
+        None, "total GPU-hours (chip-hours) of all new runs, on --chip at --mfu", metavar="NUMBER"
     )
-    chip: str = option("h100", "chip of chip-hours: h800, v5p, …", metavar="NAME")
+    chip: str = option("h100", "chip for --chip-hours: h800, v5p, …", metavar="NAME")
     mfu: Share = option(0.4, "assumed share of the chip's peak FLOP/s", metavar="SHARE")
     k: Annotated[int, whole(1, 1_000)] = option(10, "maximum number of new runs", metavar="COUNT")
     candidates: Path | None = option(
         None,
-        "runs to choose from, with the columns that the laws read",
+        "table of candidate runs, with the columns that the laws read",
         metavar="TABLE",
         group=TRAINABLE,
         excludes=("arch", "config"),
     )
     reach: Annotated[float, NumberRange(1, 1e60, without_low=True)] = option(
         4.0,
-        "maximum ratio of the total or active parameters, or tokens, of a run to the table's largest",
+        "maximum total parameters, active parameters and tokens of a run, relative to the table's largest",
         metavar="FACTOR",
         group=TRAINABLE,
     )
     largest: Positive | None = option(None, "maximum FLOPs of one run", metavar="FLOPS", group=TRAINABLE)
     repeats: Annotated[int, whole(1, 1_000)] = option(
-        1, "how often one run may be proposed", metavar="COUNT", group=TRAINABLE
+        1, "maximum number of times that one run is proposed", metavar="COUNT", group=TRAINABLE
     )
     sequence_length: Length | None = option(
-        None, "sequence length of the shapes (the table's, or 4096)", metavar="TOKENS", group=TRAINABLE
+        None, "sequence length of the candidate shapes (the table's, or 4096)", metavar="TOKENS", group=TRAINABLE
     )
     noise: Share | None = option(
-        None, "scatter of the loss (that of the fit's residuals)", metavar="SHARE", group=FITTING
+        None, "relative noise of the loss (default: from the fit's residuals)", metavar="SHARE", group=FITTING
     )
     around: str | None = option(
         None,
-        "plan around published constants instead of a fit, as for a table of few runs",
+        "plan around published constants instead of a fit, for example if the table has few runs",
         metavar="SET",
         group=FITTING,
         excludes=("form",),
     )
     modes: bool = option(
         False,
-        "plan for every mode of the law's posterior, not only around its best fit; the default if a table has fewer "
-        "runs than coefficients",
+        "plan for every mode of the law's posterior, not only for its best fit; the default if the table has fewer "
+        "runs than the law has coefficients",
         group=FITTING,
     )
     out: Path | None = out("write next.json, and study.py that trains the runs", "next.json", "study.py")
@@ -168,7 +168,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         if self.around is None:
             return {}
         if len(laws) > 1:
-            raise UserError("--around is a set of constants of one law; name one with --law.")
+            raise UserError("--around names constants of a single law; give one law with --law.")
         (name,) = laws
         return {name: published(name, self.around).law}
 
@@ -220,7 +220,7 @@ def _target(text: str) -> tuple[str, dict[str, float]]:
 
 
 def _swept(settings: str, laws: Iterable[type]) -> str:
-    """Return a warning that each row of the table is the best run of a sweep, while FLOPs are those of one run."""
+    """Return a warning if each row of the table is the best run of a sweep, while its FLOPs count a single run."""
     names = listed([name.strip() for name in settings.split(",")])
     own = [name for law in laws for name in law.outputs if name != "loss"]
     what = f"and one run alone has no best {own[0]}" if own else "and at another setting a run lies above the law"

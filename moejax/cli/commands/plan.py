@@ -1,4 +1,4 @@
-"""Compile a training for chips that need not be present."""
+"""Compile a training run for chips that need not be present."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
   moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology h100:8x8 --search --price 2.5
-  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
+  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json
+  """
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(ConfigOptions, name="plan"):
-    """Compile a training's step for a pod without having one: memory, communication, time, cost."""
+    """Compile a training step for a pod that need not be present, and report memory, communication, time and cost."""
 
     config: str = option(REQUIRED, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
     topology: str = option(
@@ -46,19 +47,20 @@ class PlanCommand(ConfigOptions, name="plan"):
     )
     mesh: str | None = option(
         None,
-        "data, fsdp, expert, tensor of each slice; -1 takes what the others leave; axes not named have one device "
-        "(next to a single axis, data takes the rest)",
+        "sizes of the axes data, fsdp, expert and tensor per slice; -1 takes the remaining devices; other axes have "
+        "size 1 (if one axis is named, data takes the rest)",
         metavar="AXIS=N,…",
     )
     remat: str | None = option(
         None,
-        "what is recomputed: none, dots, full, or all but what is named, as attn_out+moe_gate_up",
+        "recomputation in the backward pass: none, dots, full, or everything except named values, like "
+        "attn_out+moe_gate_up",
         metavar="POLICY",
     )
     microbatches: Annotated[int, whole(1, 1_000_000)] | None = option(
-        None, "parts of a batch that are computed one after another", metavar="N"
+        None, "number of microbatches per step (gradient accumulation)", metavar="N"
     )
-    search: bool = option(False, "try meshes, remat policies and microbatches, and rank them")
+    search: bool = option(False, "search over meshes, remat policies and microbatches, and rank the candidates")
     compile: Annotated[int, whole(1, 1_000)] | None = option(
         None,
         f"number of ranked candidates of --search that are compiled (default: {COMPILED})",
@@ -78,8 +80,8 @@ class PlanCommand(ConfigOptions, name="plan"):
         topology = parse(self.topology)
         if self.price is not None and topology.chip is None:
             raise UserError(
-                f"--price is of a chip and hour, and the time of a step on {topology.name} is not known; leave it out, "
-                f"or plan for TPUs or GPUs."
+                f"--price needs the time of a step, which moejax does not estimate for {topology.name}; leave it "
+                "out, or plan for TPUs or GPUs."
             )
         training = self._training()
         with out_set(self.out):
@@ -113,7 +115,7 @@ class PlanCommand(ConfigOptions, name="plan"):
 
 
 def _slice_mesh(text: str) -> dict[str, int]:
-    """Return the sizes of all axes of a slice's mesh from the named ones."""
+    """Return the sizes of all mesh axes of a slice, given the named axes."""
     from moejax.sharding import MESH_AXES
 
     sizes: dict[str, int] = {}
@@ -123,7 +125,7 @@ def _slice_mesh(text: str) -> dict[str, int]:
             raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
         if not re.fullmatch("-?[0-9]{1,9}", size):
             raise UserError(
-                f"--mesh {word.strip()!r} has no size; write it as {axis}=8, or {axis}=-1 for what is left."
+                f"--mesh {word.strip()!r} has no size; write {axis}=8, or {axis}=-1 for the remaining devices."
             )
         if axis in sizes:
             raise UserError(f"--mesh {text!r} names {axis} twice; give each axis one size.")
@@ -163,7 +165,7 @@ def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
     )
     what = f"{excess(plan).removesuffix('.')} ({parts})."
     if not fitting:
-        return f"{what} Nothing that was tried does; use more or larger chips, or a smaller batch."
+        return f"{what} No candidate that was tried fits; use more or larger chips, or a smaller batch."
     lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in fitting]
     return f"{what} These were tried and fit:\n" + "\n".join(lines)
 

@@ -32,38 +32,40 @@ moejax plot restarts --runs runs/quickstart"""
 
 @dataclass(frozen=True, kw_only=True)
 class PlotCommand(TableOptions, ConventionOptions, name="plot"):
-    """Draw figures by name: the papers' own from their laws, or from your fit and runs, and pictures of a fit or a
-    run.
+    """Draw figures by name: papers' figures, from their laws or from your fit and runs, and figures of a fit or a
+    training run.
     """
 
     ONE_OF = ("names", "paper", "list", "gallery")
     names: tuple[str, ...] = argument(
-        "figures, or a paper: zhao, abnar, chapter_002, tian, li; after loss, folders of trainings or studies",
+        "figures, or a paper: zhao, abnar, chapter_002, tian, li; after the figure loss, folders of training runs or "
+        "studies",
         metavar="NAME",
         default=(),
     )
     paper: str | None = option(
         None,
-        "every numbered figure of a document (zhao, abnar, chapter_002, tian, li), or why one is not drawn",
+        "draw every numbered figure of a paper (zhao, abnar, chapter_002, tian, li), or state why a figure is not "
+        "drawn",
         metavar="NAME",
         excludes=("names",),
     )
-    list: bool = option(False, "name every figure with its content", excludes=("names", "paper"))
+    list: bool = option(False, "list every figure with its content", excludes=("names", "paper"))
     fit: Path | None = option(None, "fit.json of moejax fit: draw its law", metavar="FILE")
     runs: Path | None = option(
-        None, "a run table, or the table that a figure names; a study's folder; plan.json", metavar="TABLE"
+        None, "a run table, or the table that a figure needs; a study's folder; plan.json", metavar="TABLE"
     )
-    estimand: str | None = option(None, "coefficient of the figure influence (the last, if not given)", metavar="NAME")
-    flops: Positive | None = option(None, "target budget of the figure loss-vs-compute", metavar="NUMBER")
+    estimand: str | None = option(None, "coefficient for the figure influence (default: the last)", metavar="NAME")
+    flops: Positive | None = option(None, "target budget for the figure loss-vs-compute", metavar="NUMBER")
     hold_out: str | None = option(
         None,
-        "runs that figures which fit to --runs predict without: COLUMN, COLUMN:LEAST or COLUMN=VALUE (none)",
+        "held-out runs of figures that fit laws to --runs: COLUMN, COLUMN:LEAST or COLUMN=VALUE (none)",
         metavar="COLUMN",
     )
-    synthetic: bool = option(False, "synthetic data for figures that need a table")
-    format: str = option("png,svg", "formats, of png, svg and pdf, separated by commas", metavar="NAMES")
+    synthetic: bool = option(False, "draw figures that need a table from synthetic data")
+    format: str = option("png,svg", "formats (png, svg, pdf), separated by commas", metavar="NAMES")
     out: Path = option(Path("figures"), "output folder", metavar="DIR", output=True)
-    gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and stop", metavar="DIR", output=True)
+    gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and exit", metavar="DIR", output=True)
 
     def run(self) -> None:
         from moejax.papers.plots import (
@@ -106,7 +108,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         for name in filter(given.law_alone.get, drawn.figures):
             say(f"{name}: {given.law_alone[name]}.")
         if left_out := drawn.left_out:
-            say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
+            say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} shows what it needs.")
         with out_folder(self.out):
             written = {name: write(self.out, ALL[name], figure, formats) for name, figure in drawn.figures.items()}
         if self.json:

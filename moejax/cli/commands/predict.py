@@ -1,4 +1,4 @@
-"""Print the predictions of published laws, or of a fit, for a model and a number of tokens."""
+"""Predict the loss of a model by published laws or a fit."""
 
 from __future__ import annotations
 
@@ -31,57 +31,62 @@ DESIGN_OPTIONS = (
     "num_layers",
     "expert_hidden",
 )
-"""Fields of a Design with an option of their own."""
+"""Fields of ``Design`` that have their own option."""
 WHOLE = ("num_experts", "top_k", "model_dim", "num_layers", "expert_hidden")
-"""Fields that are whole numbers in a model. Laws may be evaluated between them, as by the explorer's sliders. Shared
-experts are counted by the width of a routed one.
+"""Fields that are whole numbers in a model, although laws accept values in between. Shared experts are counted in
+widths of a routed expert and may be fractional.
 """
 Number = float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
-    """Predict the loss and other outputs of published laws, or of a fit, for a model and a number of training tokens,
-    and show how far they extrapolate.
+    """Predict the loss and other outputs of published laws, or of a fit, for a model and its training tokens, and show
+    how far the predictions extrapolate.
     """
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
     constants: str | None = option(None, "a published set of constants (the law's first)", metavar="SET")
-    sequence_length: Length = option(4096, "for the FLOPs of --arch or --config", metavar="TOKENS")
-    params_total: Number = option(None, "all parameters, embeddings included", metavar="NUMBER", group=DESIGN)
+    sequence_length: Length = option(4096, "sequence length, for the FLOPs of --arch or --config", metavar="TOKENS")
+    params_total: Number = option(None, "total parameters, embeddings included", metavar="NUMBER", group=DESIGN)
     params_active: Number = option(
-        None, "parameters that serve one token, embeddings included", metavar="NUMBER", group=DESIGN
+        None, "active parameters per token, embeddings included", metavar="NUMBER", group=DESIGN
     )
     params_embedding: Number = option(
-        None, "parameters of embedding and unembedding, part of both (0 if not given)", metavar="NUMBER", group=DESIGN
+        None,
+        "embedding and unembedding parameters, included in both counts (default: 0)",
+        metavar="NUMBER",
+        group=DESIGN,
     )
     tokens: Number = option(None, "training tokens", metavar="NUMBER", group=DESIGN)
     unique_tokens: Number = option(
-        None, "different tokens there are to train on; beyond them tokens are repeated", metavar="NUMBER", group=DESIGN
+        None, "unique training tokens; more training tokens repeat them", metavar="NUMBER", group=DESIGN
     )
     flops: Number = option(None, "training FLOPs, forward and backward", metavar="NUMBER", group=DESIGN)
-    num_experts: Number = option(None, "routed experts per mixture layer, 0 if dense", metavar="NUMBER", group=DESIGN)
-    top_k: Number = option(None, "routed experts that serve one token", metavar="NUMBER", group=DESIGN)
+    num_experts: Number = option(None, "routed experts per MoE layer, 0 if dense", metavar="NUMBER", group=DESIGN)
+    top_k: Number = option(None, "routed experts per token", metavar="NUMBER", group=DESIGN)
     num_shared_experts: Number = option(
-        None, "experts that serve every token, by the width of a routed one", metavar="NUMBER", group=DESIGN
+        None, "shared experts, in widths of a routed expert", metavar="NUMBER", group=DESIGN
     )
     model_dim: Number = option(None, "width of the residual stream", metavar="NUMBER", group=DESIGN)
     num_layers: Number = option(None, "layers", metavar="NUMBER", group=DESIGN)
     expert_hidden: Number = option(
-        None, "width of one routed expert, of the feed-forward if dense", metavar="NUMBER", group=DESIGN
+        None, "width of a routed expert, or of the feed-forward layer if dense", metavar="NUMBER", group=DESIGN
     )
-    loss: Number = option(None, "the loss in nats per token, for laws of scores", metavar="NUMBER", group=DESIGN)
+    loss: Number = option(None, "loss in nats per token, for laws of scores", metavar="NUMBER", group=DESIGN)
     column: tuple[str, ...] = option(
-        (), "another column that a fitted formula reads", metavar="NAME=VALUE", group=DESIGN
+        (), "value of a further column that a fitted formula reads", metavar="NAME=VALUE", group=DESIGN
     )
 
     def check(self) -> None:
         if self.law == "all" and self.constants is not None:
-            raise UserError("--constants names a set of one law; name that law with --law instead of all.")
+            raise UserError("--constants names constants of a single law; name that law with --law instead of all.")
         if self.column and not is_fit(self.law):
-            raise UserError("--column is read by fitted formulas alone; give --law FIT, or leave it out.")
+            raise UserError("--column applies only to fitted formulas; give --law FIT, or leave it out.")
         if is_fit(self.law) and self.constants is not None:
-            raise UserError(f"--constants names a published set, and {self.law} is a fit with constants of its own.")
+            raise UserError(
+                f"--constants names a published set, but {self.law} is a fit with its own constants; leave it out."
+            )
 
     def prepare(self) -> None:
         """Reduce the compile time of the laws' formulas, each of which is computed once."""
@@ -104,7 +109,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         render.show(summary(design, answers, unasked, self._assumed(), self._as_counted()), as_json=self.json)
         if not self.json:
             for law, why in unasked.items():
-                say(f"not asked: {law}: {why}")
+                say(f"not evaluated: {law}: {why}")
 
     def design(self) -> Design:
         """Return the design that the options describe."""
@@ -114,7 +119,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         typed = {name: value for name in DESIGN_OPTIONS if (value := getattr(self, name)) is not None}
         columns = numbers(self.column, "--column")
         if own := next((name for name in columns if name in (*DESIGN_OPTIONS, "loss")), ""):
-            raise UserError(f"--column {own}=… has an option of its own; give --{own.replace('_', '-')}.")
+            raise UserError(f"--column {own}=… has its own option; give --{own.replace('_', '-')}.")
         columns |= {} if self.loss is None else {"loss": self.loss}
         architecture = self.architecture()
         if architecture is None:
@@ -145,8 +150,8 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         if lacking or design.params_active is not None:
             what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
             raise UserError(
-                f"--active-convention gives active parameters from --params-total, --num-experts and --top-k, and "
-                f"{what}; leave it out, or give these three alone."
+                "--active-convention gives active parameters from --params-total, --num-experts and --top-k, but "
+                f"{what}; leave it out, or give only these three."
             )
         design = replace(design, params_active=float(taken(design.params_total, float(design.sparsity))))
         if design.tokens is None and design.flops is not None:
@@ -160,5 +165,5 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         given = {name: getattr(self, name) for name in WHOLE}
         broken = [f"{name} {format(value)}" for name, value in given.items() if value is not None and value % 1]
         if broken:
-            said.append(f"No model has {' or '.join(broken)}: the law is asked between models.")
+            said.append(f"No model has {' or '.join(broken)}: the law interpolates between models.")
         return " ".join(said)

@@ -1,4 +1,4 @@
-"""Print ranges of G, S and N_a/N that are nearly optimal, or still pay (Zhao et al.)."""
+"""Print the nearly optimal ranges of G, S and N_a/N under a five-factor law (Zhao et al.)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ moejax ranges --params-total 671B --params-active 37B --tolerance 0.002 --gain 0
 
 def _refuse_budget(flops: str) -> float:
     raise UserError(
-        f"Ranges do not depend on a budget, since tokens add the same loss everywhere. moejax design --law zhao "
-        f"--flops {flops} --params-total N gives params_active; then run moejax ranges --params-total N "
-        f"--params-active with that number"
+        "Ranges do not depend on a budget, since the loss term of tokens is the same for all designs. Run moejax "
+        f"design --law zhao --flops {flops} --params-total N to get params_active, and then moejax ranges "
+        "--params-total N --params-active with that number"
     )
 
 
@@ -30,12 +30,13 @@ Nats = Annotated[float, NumberRange(0, 100, without_low=True, without_high=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RangesCommand(LevelOptions, name="ranges"):
-    """Print practical ranges under a five-factor law: active experts G and shared share S within a loss of the best,
-    and the active share N_a/N up to which more active parameters pay (Tables 3 and 4, Algorithm 1 of Zhao et al.).
+    """Print practical ranges under a five-factor law: active experts G and shared share S with a loss near the best,
+    and the largest active share N_a/N at which more active parameters pay off (Tables 3 and 4, Algorithm 1 of Zhao et
+    al.).
     """
 
     models: tuple[str, ...] = argument(
-        "published models, at their authors' sizes (the nine of Table 3)", metavar="MODEL", default=()
+        "published models, at their authors' sizes (default: the nine of Table 3)", metavar="MODEL", default=()
     )
     law: str = option(
         "zhao",
@@ -49,16 +50,18 @@ class RangesCommand(LevelOptions, name="ranges"):
     params_active: Annotated[float, NumberRange(1000, 1e18, without_high=True)] | None = option(
         None, "its N_a", metavar="NUMBER", needs=("params_total",)
     )
-    tolerance: Nats = option(0.001, "loss above the best that a range of G or S allows, nats per token", metavar="NATS")
+    tolerance: Nats = option(
+        0.001, "maximum loss above the best within a range of G or S, nats per token", metavar="NATS"
+    )
     gain: tuple[Nats, ...] = option(
-        (), "minimum gain of one more step of N_a/N, nats per token (0.001 and 0.005)", metavar="NATS"
+        (), "minimum gain per step of N_a/N, nats per token (0.001 and 0.005)", metavar="NATS"
     )
     step: Annotated[float, NumberRange(0.001, 0.5)] = option(0.01, "step of N_a/N in Algorithm 1", metavar="SHARE")
     active_experts: Annotated[float, NumberRange(0, 1e6, without_low=True, without_high=True)] | None = option(
-        None, "G at which N_a/N is asked (the law's best)", metavar="NUMBER"
+        None, "G at which N_a/N is computed (default: the law's best)", metavar="NUMBER"
     )
     shared_share: Annotated[float, NumberRange(0, 1)] | None = option(
-        None, "S at which N_a/N is asked (the law's best)", metavar="SHARE"
+        None, "S at which N_a/N is computed (default: the law's best)", metavar="SHARE"
     )
     flops: float | None = hidden(None, read=_refuse_budget)
 
@@ -81,8 +84,8 @@ class RangesCommand(LevelOptions, name="ranges"):
         name, law, known = named_law(self.law, None)
         if not isinstance(law, FiveFactor):
             raise UserError(
-                f"{self.law} is of the law {called(type(law))}, and ranges are those of a five-factor law; give "
-                "--law zhao, or the fit that `moejax fit --law zhao --out` or `--recipe zhao` wrote."
+                f"{self.law} is a fit of the law {called(type(law))}, but ranges need a five-factor law; give --law "
+                "zhao, or a fit by `moejax fit --law zhao --out` or `--recipe zhao`."
             )
         if self.params_total is not None and self.params_active is not None:
             models, sizes = [Model("yours", self.params_total, self.params_active)], ""

@@ -22,23 +22,30 @@ EXAMPLE = """\
   moejax report runs/quickstart
   moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
   moejax report fit
-  moejax report runs/quickstart --json > conclusions.json"""
+  moejax report runs/quickstart --json > conclusions.json
+  """
 OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet", "loss-vs-compute.pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand(TableOptions, name="report"):
-    """Write one HTML page, with Markdown and JSON files: from the folder of a trained study, from a table of runs
-    (to which laws are fitted), or from the folder or fit.json of moejax fit.
+    """Write an HTML page, with Markdown and JSON files, about a trained study (its folder), a table of runs (to which
+    laws are fitted), or a fit (its folder or fit.json).
     """
 
     source: str = argument("folder of a study or a fit, run table, or fit.json", metavar="DIR|RUNS|FIT")
     out: Path | None = out("output folder, for a table or a fit (default: NAME-report next to it)")
     laws: str = option(
-        "", "laws to fit, separated by commas (all that the columns allow)", metavar="NAMES", group="a run table"
+        "",
+        "laws to fit, separated by commas (default: all that the columns allow)",
+        metavar="NAMES",
+        group="a run table",
     )
     flops: Positive | None = option(
-        None, "budget of the decisions (ten times that of the largest run)", metavar="NUMBER", group="a run table"
+        None,
+        "budget of the decisions (default: ten times the largest run's FLOPs)",
+        metavar="NUMBER",
+        group="a run table",
     )
     resamples: Annotated[int, RESAMPLES] = option(
         300, "number of bootstrap resamples", metavar="COUNT", group="a run table"

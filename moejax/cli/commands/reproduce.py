@@ -1,4 +1,4 @@
-"""Recompute the numbers of five documents and compare them with the printed ones."""
+"""Recompute the numbers of five papers and compare them with the printed numbers."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from moejax.say import say
 EXAMPLE = """\
   moejax reproduce
   moejax reproduce --paper zhao --json zhao.json
-  moejax reproduce --errata errata.md"""
+  moejax reproduce --errata errata.md
+  """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceCommand(ConventionOptions, name="reproduce"):
-    """Recompute every computable number of five documents on Mixture-of-Experts scaling and compare it with the printed
-    one. The exit status is 1 if a verdict differs from the recorded one.
+    """Recompute every computable number of five papers on Mixture-of-Experts scaling, and compare it with the printed
+    number. The exit status is 1 if a verdict differs from the recorded verdict.
     """
 
     paper: str | None = option(None, "one of zhao, abnar, chapter_002, tian, li", metavar="NAME")
     json: Any = option(
         None,
-        "write every record; without FILE on stdout, instead of tables",
+        "write every record as JSON to FILE; without FILE, to stdout instead of the tables",
         metavar="FILE",
         bare="-",
         read=local,
         output=True,
     )
     errata: Path | None = option(
-        None, "write the numbers that do not follow, for the authors (Markdown)", metavar="FILE", output=True
+        None, "write the numbers that cannot be reproduced, as Markdown for the authors", metavar="FILE", output=True
     )
-    verdicts: Path | None = option(None, "compare with the verdicts in this file instead", metavar="FILE")
-    record: Path | None = option(None, "write the verdicts, as --verdicts reads them", metavar="FILE", output=True)
+    verdicts: Path | None = option(
+        None, "compare with the verdicts in this file instead of the recorded ones", metavar="FILE"
+    )
+    record: Path | None = option(None, "write the verdicts in the format of --verdicts", metavar="FILE", output=True)
 
     def run(self) -> int:
         from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
@@ -75,7 +78,7 @@ class ReproduceCommand(ConventionOptions, name="reproduce"):
         if self.active_convention and "abnar" in papers:
             say(sentence(taken))
         if name != DEFAULT:
-            say(f"Recorded verdicts follow the convention {DEFAULT}: none is compared.")
+            say(f"Recorded verdicts use the convention {DEFAULT}, so no verdict is compared.")
             return 0
         changed = changes(records, known)
         for change in changed:

@@ -17,25 +17,26 @@ from moejax.wording import printable
 EXAMPLE = """\
   moejax sample runs/tiny --prompt "def main("
   moejax sample runs/tiny/checkpoints/branch-65536 --prompt "import " --samples 3
-  moejax sample weights/mixtral --prompt "Sparse models" --tokens 50 --temperature 0"""
+  moejax sample weights/mixtral --prompt "Sparse models" --tokens 50 --temperature 0
+  """
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleCommand(Command, name="sample"):
     """Continue a prompt with a trained or converted model."""
 
-    model: str = argument("a training's folder, a checkpoint in it, or a folder of weights", metavar="DIR")
+    model: str = argument("folder of a training run, a checkpoint in it, or a folder of weights", metavar="DIR")
     prompt: str = option("", "text to continue (default: the start of a document)")
     tokens: Annotated[int, whole(1, 1_000_000)] = option(200, "maximum number of tokens", metavar="N")
     samples: Annotated[int, whole(1, 10_000)] = option(1, "number of continuations", metavar="N")
-    temperature: float = option(1.0, "temperature; 0 takes the most probable token", metavar="T")
+    temperature: float = option(1.0, "temperature; 0 chooses the most probable token", metavar="T")
     top_k: Annotated[int, whole(0, 10_000_000)] = option(
-        0, "draw from the K most probable tokens; 0 for all", metavar="K"
+        0, "sample from the K most probable tokens; 0 for all", metavar="K"
     )
-    top_p: float = option(1.0, "draw from the most probable tokens whose probabilities sum to P", metavar="P")
-    seed: Seed = option(0, "seed of the draws", metavar="NUMBER")
+    top_p: float = option(1.0, "sample from the most probable tokens whose probabilities sum to P", metavar="P")
+    seed: Seed = option(0, "seed of the sampling", metavar="NUMBER")
     tokenizer: str | None = option(None, "bytes or a tokenizer.json (default: the model's own)", metavar="NAME")
-    dtype: str = option("float32", "type of the computation", choices=("float32", "bfloat16"))
+    dtype: str = option("float32", "data type of the computation", choices=("float32", "bfloat16"))
 
     def run(self) -> None:
         import jax
@@ -53,7 +54,7 @@ class SampleCommand(Command, name="sample"):
         weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
         prompt = prompt_tokens(tokenizer, self.prompt.encode(), model.first_token)
         if prompt is None:
-            raise UserError("The tokenizer cannot read this prompt; give plain text.")
+            raise UserError("The tokenizer cannot encode this prompt; give plain text.")
         rows = generate(
             weights.architecture,
             Runtime(compute_dtype=self.dtype),

@@ -1,4 +1,4 @@
-"""Report the state of a training or a study from its files."""
+"""Report the state of a training run or a study from its files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ EXAMPLE = """\
   moejax status runs/tiny
   moejax status runs/tiny --layers              # the routing of every layer
   moejax status runs/tiny --verify              # every file of every checkpoint against its hash
-  moejax status runs/quickstart --json"""
+  moejax status runs/quickstart --json
+  """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusCommand(Command, name="status"):
-    """Report the state of a training, running or not, or of every model of a study, from the files in its folder."""
+    """Report the state of a training run, active or not, or of every model of a study, from the files in its folder."""
 
-    folder: str = argument("the folder of a training or of a study", metavar="DIR")
-    layers: bool = option(False, "a table of each mixture layer's routing")
-    verify: bool = option(False, "also read every checkpoint, and compare it with its hashes")
+    folder: str = argument("folder of a training run or a study", metavar="DIR")
+    layers: bool = option(False, "also show the routing of each MoE layer in a table")
+    verify: bool = option(False, "also read every checkpoint and compare it with its hashes")
 
     def run(self) -> None:
         from moejax.report import render
@@ -34,8 +35,8 @@ class StatusCommand(Command, name="status"):
 
         if is_remote(self.folder):
             raise UserError(
-                f"{self.folder} is in a store, and moejax status reads a folder: mount the bucket (docs/launch.md), or "
-                f"for a study run moejax study status {self.folder}."
+                f"{self.folder} is in an object store, but moejax status reads a local folder: mount the bucket "
+                f"(docs/launch.md), or for a study run moejax study status {self.folder}."
             )
         folder = Path(self.folder)
         statuses = read_statuses(folder)
@@ -58,7 +59,7 @@ def _verify(folder: Path, folders: list[Path]) -> None:
     damaged = [place_and_error for one in every for place_and_error in one.damaged]
     if damaged:
         raise UserError(
-            f"{counted(len(damaged), 'checkpoint')} not as written: "
+            f"{counted(len(damaged), 'checkpoint')} damaged: "
             f"{some([f'{place}: {wrong}' for place, wrong in damaged], most=3, between='; ')}. Move "
             f"{some([str(place) for place, _ in damaged], most=3)} away; the same command then continues from the "
             f"checkpoint before {'it' if len(damaged) == 1 else 'them'}."
@@ -66,8 +67,8 @@ def _verify(folder: Path, folders: list[Path]) -> None:
     unreadable = [text for one in every for text in one.unreadable]
     if unreadable:
         raise UserError(
-            f"{len(unreadable)} checkpoints cannot be read now: {some(unreadable, most=3, between='; ')}. Whether they "
-            f"are whole is not known; ask again once the disk or file system answers."
+            f"{len(unreadable)} checkpoints cannot be read now: {some(unreadable, most=3, between='; ')}. They may "
+            "be intact; run the command again when the disk or file system responds."
         )
     if not any(one.checkpoints for one in every):
         raise UserError(
@@ -76,5 +77,5 @@ def _verify(folder: Path, folders: list[Path]) -> None:
         )
     count, without = sum(one.checkpoints for one in every), sum(one.without_hash for one in every)
     size = format_bytes(sum(one.bytes for one in every))
-    missing = f"; {without:,} files have no hash on record: their content was not compared" if without else ""
+    missing = f"; {without:,} files have no recorded hash, so their content was not compared" if without else ""
     say(f"{count:,} checkpoints: {size} match their hashes{missing}")

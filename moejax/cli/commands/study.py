@@ -1,4 +1,4 @@
-"""Run a study from its config to a report, estimate it, or show how far it is."""
+"""Run a study from its config to a report, estimate its cost, or show its progress."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ EXAMPLE = """\
   moejax study --resume --out runs/quickstart        # resumes the study in the folder
   moejax study --config=configs/studies/zhao.py:G --dry-run --chip h800 --mfu 0.4 --price 2
   moejax study status runs/quickstart                # done, running, failed and why, time left, device-hours
-  moejax study gather gs://bucket/zhao --out runs/zhao   # the run table of trainings by engines"""
+  moejax study gather gs://bucket/zhao --out runs/zhao   # the run table of trainings by engines
+  """
 BEFORE = "before any training"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyCommand(StudyOptions, name="study"):
-    """Train a family of models, fit laws to its runs, decide, report. The same command resumes an interrupted study."""
+    """Train several models, fit laws to their runs, compute optima, and write a report. The same command resumes an
+    interrupted study.
+    """
 
     out: Path | None = out("output folder (default: runs/NAME)")
-    workers: Workers | None = option(
-        None, "number of trainings that run at the same time (default: one per core)", metavar="N"
-    )
+    workers: Workers | None = option(None, "number of concurrent training runs (default: one per core)", metavar="N")
     vmap: Annotated[int, whole(1, 4_096)] = option(
-        1, "train up to N models that differ only in seed, learning rate and weight decay in one process", metavar="N"
+        1, "train up to N models that differ only in seed, learning rate or weight decay in one process", metavar="N"
     )
     dry_run: bool = option(False, "print runs, FLOPs, memory, time and cost; train nothing", group=BEFORE)
     chip: str = option("h100", "chip of the estimate: h800, v5p, …", metavar="NAME", group=BEFORE)
@@ -107,7 +108,7 @@ class StudyCommand(StudyOptions, name="study"):
             say(f"report: {report.resolve()}", file=sys.stdout)
         failed = [check for check in concluded.sanity_checks if check.holds is False]
         for check in failed:
-            say(f"moejax: the sweep is not to be trusted. It should show that {check.fact}; found: {check.found}.")
+            say(f"moejax: do not trust this sweep. It should show that {check.fact}, but: {check.found}.")
         return 1 if failed else 0
 
     def _estimate(self) -> int:
@@ -132,17 +133,17 @@ class StudyCommand(StudyOptions, name="study"):
         if study.unknown_stages:
             before = study.stages[[stage.name for stage in study.stages].index(study.unknown_stages[0]) - 1]
             say(
-                f"moejax: {later(study)} They are not counted; for a dry run that counts them, give {before.name} the "
-                f"model that is expected to win it, as expected=NAME among its settings."
+                f"moejax: {later(study)} The estimate does not include them; to include them, add the expected "
+                f"winner to the settings of {before.name}, as expected=NAME."
             )
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatusCommand(Command, name="study status"):
-    """Show how far a study is: trainings that are done, running or failed, the time left, and device-hours."""
+    """Show the progress of a study: finished, active and failed training runs, the time left, and device-hours."""
 
-    folder: str = argument("folder of the study, or its address in a store", metavar="DIR")
+    folder: str = argument("folder of the study, or its object-store URL", metavar="DIR")
     price: NotNegative | None = option(None, "price of one chip for an hour, in any currency", metavar="COST")
 
     def run(self) -> None:
@@ -161,10 +162,12 @@ class StudyStatusCommand(Command, name="study status"):
 
 @dataclass(frozen=True, kw_only=True)
 class StudyGatherCommand(Command, name="study gather"):
-    """Write the run table of a study's folder. Rows of a folder in a store are first fetched into --out."""
+    """Write the run table of a study's folder. For a folder in an object store, the rows are first downloaded to
+    --out.
+    """
 
-    folder: str = argument("folder of the study, or its address in a store", metavar="DIR")
-    out: Path | None = out("folder of this machine for rows and table, if DIR is in a store")
+    folder: str = argument("folder of the study, or its object-store URL", metavar="DIR")
+    out: Path | None = out("local folder for rows and table, if DIR is in an object store")
 
     def run(self) -> None:
         from moejax.storage import is_remote, open_storage

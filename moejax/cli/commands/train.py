@@ -26,27 +26,28 @@ if TYPE_CHECKING:
 EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
   moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
-  moejax train --out runs/tiny                       # resumes the training in runs/tiny
+  moejax train --out runs/tiny                       # resumes the run in runs/tiny
   moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
-  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # one that convert --to hf can write
-  srun moejax train --config=FILE.py --distributed --out runs/large"""
+  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # fails early if the model cannot be
+  exported srun moejax train --config=FILE.py --distributed --out runs/large
+  """
 BEGAN = time.time()
 MOST_HERE = 256
-"""Maximum number of processes of one training that are started on one machine."""
+"""Maximum number of processes that one command starts on one machine."""
 MANY = "many processes: every process runs the same command, with the same --out DIR"
 
 
 def _steps(text: str) -> tuple[int, int]:
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise UserError(f"{text!r} is not the first and the last step to record, such as 100:105.")
+        raise UserError(f"{text!r} is not a range of steps; give the first and last step to record, such as 100:105.")
     return int(first), int(last)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand(ExportableOptions, name="train"):
-    """Train one model to one or more token budgets. The same command resumes an interrupted training."""
+    """Train one model to one or more token budgets. The same command resumes an interrupted run."""
 
     out: str | None = option(
         None, "output folder (default: runs/NAME); mount a bucket to use it", metavar="DIR", output=True
@@ -58,37 +59,42 @@ class TrainCommand(ExportableOptions, name="train"):
         None, "share compiled programs in this folder (default: OUT/programs)", metavar="DIR", output=True
     )
     accept_changes: bool = option(
-        False, "resume although settings that change the loss are different now (DIR/history.json records them)"
+        False, "resume even if settings that affect the loss have changed (DIR/history.json records the changes)"
     )
     profile: tuple[int, int] | None = option(
         None,
-        "record steps A to B with JAX's profiler in OUT/profile; steps are counted over trunk and branches",
+        "record steps A to B, counted over trunk and branches, with JAX's profiler in OUT/profile",
         metavar="A:B",
         read=_steps,
     )
-    cpu_devices: Workers | None = option(None, "split a CPU into N devices, for a mesh", metavar="N")
+    cpu_devices: Workers | None = option(None, "split the CPU into N devices, for a mesh", metavar="N")
     cpu_threads: Workers | None = option(
-        None, "threads of XLA on a CPU (default: 4); another number changes the rounding of sums", metavar="N"
+        None, "XLA threads on a CPU (default: 4); the number affects the rounding of sums", metavar="N"
     )
     processes: Annotated[int, whole(1, 100_000)] | None = option(
-        None, "number of processes; given alone, all N are started on this machine", metavar="N", group=MANY
+        None,
+        "number of processes; without --process, this command starts all N on this machine",
+        metavar="N",
+        group=MANY,
     )
     coordinator: str | None = option(
         None,
-        "an address and port of process 0's machine, where all processes connect",
+        "address and port on process 0's machine to which all processes connect",
         metavar="HOST:PORT",
         group=MANY,
     )
     process: Annotated[int, whole(0, 99_999)] | None = option(
-        None, "number of this process, from 0", metavar="I", group=MANY
+        None, "index of this process, from 0", metavar="I", group=MANY
     )
-    distributed: bool = option(False, "take the three from Slurm, Open MPI, Kubernetes or Cloud TPU", group=MANY)
+    distributed: bool = option(
+        False, "detect the three options above from Slurm, Open MPI, Kubernetes or Cloud TPU", group=MANY
+    )
     wait: Annotated[float, NumberRange(1, 1e9)] = option(
-        300.0, "longest time in seconds that processes wait for each other", metavar="SECONDS", group=MANY
+        300.0, "maximum time in seconds that processes wait for each other", metavar="SECONDS", group=MANY
     )
     core: int | None = hidden(None)
     beside: tuple[str, ...] = hidden((), nargs="+")
-    """Folders of trainings that are vmapped with the one in --out."""
+    """Folders of training runs that are vmapped with the run in --out."""
     parent: int | None = hidden(None)
     words: tuple[str, ...] = ()
 
@@ -109,20 +115,22 @@ class TrainCommand(ExportableOptions, name="train"):
             )
         if self.process is not None and self.processes is not None and self.process >= self.processes:
             most = self.processes - 1
-            raise UserError(f"--process is {self.process} of {self.processes}; count from 0 to {most}.")
+            raise UserError(
+                f"--process is {self.process}; with --processes {self.processes} it must be from 0 to {most}."
+            )
         if self._starts_processes and (self.processes or 0) > MOST_HERE:
             raise UserError(
-                f"--processes is {self.processes:,}, and this machine would start them all; give {MOST_HERE} at "
-                f"most, or --coordinator and --process to each of them on machines of their own."
+                f"--processes is {self.processes:,}, and all would start on this machine; give at most {MOST_HERE}, "
+                "or start each process on its machine with --coordinator and --process."
             )
         for name in ("out", "data", "programs"):
             if "://" in (place := getattr(self, name) or ""):
                 raise UserError(
-                    f"--{name} is {place}; a training needs a folder: mount the bucket (gcsfuse or mount-s3, see "
-                    f"docs/launch.md), and give a path below the mount."
+                    f"--{name} is {place}, but a training run needs a local folder: mount the bucket (gcsfuse or "
+                    "mount-s3, see docs/launch.md), and give a path below the mount."
                 )
         if not self.config and not self.out:
-            raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to resume a training.")
+            raise UserError("No training run was named; give --config=FILE.py, or --out=DIR to resume a run.")
 
     def prepare(self) -> None:
         """Configure the process before JAX is imported and starts threads: core, parent, memory."""
@@ -220,5 +228,5 @@ def _saved(folder: Path) -> Training:
 
     path = folder / identity.TRAINING
     if not path.is_file():
-        raise UserError(f"{folder} holds no training to resume; start one with --config=FILE.py.")
+        raise UserError(f"{folder} contains no training run to resume; start one with --config=FILE.py.")
     return read_json(path, Training, remedy=identity.REMEDY)

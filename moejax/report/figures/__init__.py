@@ -1,1 +1,1 @@
-"""Figures, one a file: inputs or findings in, a Figure out. Nothing is fitted here."""
+"""Draw the figures of reports: each module converts inputs or findings to a ``Figure`` and fits nothing."""

@@ -1,4 +1,4 @@
-"""Draw loss against training compute: runs, the best loss of a law at every budget with its interval, and a target."""
+"""Draw loss against training compute: runs, a law's lowest loss at every budget with its interval, and a target."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from moejax.report.figures.style import INK, classes
 from moejax.run_table import DataFrame
 
 SIZES = ("params_active", "params_total", "params_embedding")
-"""Sizes that grow together along a budget."""
+"""Fields that scale together along a budget."""
 BUDGETS, TRIED = 25, 241
-"""Budgets of a curve, and sizes that are tried at each."""
+"""Number of budgets of a curve, and of sizes tried at each budget."""
 REACH = 1e3
-"""Largest ratio of a tried size to the runs' largest, and of their smallest to it."""
+"""Maximum ratio of a tried size to the runs' largest size, and of the runs' smallest size to a tried size."""
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
 DENSE = 1.02
-"""Largest total over active parameters of a model that is called dense."""
+"""Largest ratio of total to active parameters of a model that is labelled dense."""
 RUN, CURVE, TARGET = "run", "best", "target"
 
 
@@ -42,14 +42,14 @@ RUN, CURVE, TARGET = "run", "best", "target"
 class _Family:
     label: str
     rows: np.ndarray
-    """Runs of the family."""
+    """Indices of the class's runs."""
     like: dict[str, float]
-    """Values of the run whose proportions its curve keeps."""
+    """Values of the typical run, whose proportions the curve keeps."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Least:
-    """The least loss of a law at every budget, over sizes that keep a family's proportions."""
+    """A law's lowest loss at every budget, over sizes with the proportions of a class of models."""
 
     design: Design
     output: str
@@ -67,10 +67,11 @@ def compute_table(
     flops: float | None = None,
     level: float = 0.9,
 ) -> pd.DataFrame:
-    """Return rows of runs, curves and target, with columns kind, family, flops, loss, low, high and level.
+    """Return a table of runs, curves and target with columns kind, family, flops, loss, low, high and level.
 
-    A curve is the least loss of the law at a budget among models with the proportions of a family's typical run, with
-    the interval of the fit. Families are classes of total over active parameters.
+    Runs are grouped into families by their ratio of total to active parameters. Each family has a curve: the law's
+    lowest loss at each budget among models with the proportions of the family's typical run, with the interval of the
+    fit.
 
     Args:
       fit: a fit, or a law without intervals.
@@ -79,12 +80,12 @@ def compute_table(
       flops: the target budget.
 
     Raises:
-      UserError: the law predicts no loss, or its loss does not follow from sizes, tokens and FLOPs.
+      UserError: the law predicts no loss, or needs more than sizes, tokens and FLOPs to predict it.
     """
     law = fit.law if isinstance(fit, FitResult) else fit
     output = fit.output if isinstance(fit, FitResult) else next(iter(law.outputs))
     if output != "loss" or "num_layers" in law.inputs:
-        raise UserError(f"The figure is of laws of the loss by size and tokens; {type(law).__name__} is another.")
+        raise UserError(f"The figure needs a loss law of size and tokens; {type(law).__name__} is another kind of law.")
     values = {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design or Design()).items()}
     if missing := [name for name in law.inputs if name not in values and value_of(design or Design(), name) is None]:
         raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table that has.")
@@ -120,17 +121,19 @@ def _with_interval(fit: FitResult | Law, law: Law, least: Callable[[Law], Any], 
 
 
 def _spent(values: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the FLOPs of runs: counted ones, or 6 per active parameter and token."""
+    """Return the FLOPs of runs: the table's FLOPs, or else 6 per active parameter and token."""
     if "flops" in values:
         return values["flops"]
     active = values.get("params_active", values.get("params_total"))
     if active is None or "tokens" not in values:
-        raise UserError("The compute of the runs is not known; add a column flops, or params_active and tokens.")
+        raise UserError(
+            "The table does not determine the compute of the runs; add a column flops, or params_active and tokens."
+        )
     return FLOPS_PER_PARAM_AND_TOKEN * active * values["tokens"]
 
 
 def _families(values: dict[str, np.ndarray], spent: np.ndarray) -> list[_Family]:
-    """Return classes of runs by total over active parameters, each with the largest run of its middle level."""
+    """Group runs by the ratio of total to active parameters, each with the largest run of its middle level."""
     ratio = np.ones(len(spent))
     if {"params_total", "params_active"} <= {*values}:
         ratio = values["params_total"] / values["params_active"]
@@ -155,7 +158,7 @@ def _least(
     main = "params_active" if "params_active" in like else "params_total"
     grid = np.geomspace(values[main].min() / REACH, values[main].max() * REACH, TRIED) / like[main]
     budget, times = (np.ravel(one) for one in np.meshgrid(budgets, grid, indexing="ij"))
-    # FLOPs that are counted layer by layer are so many times 6·N·D, and remain so along the curve.
+    # FLOPs counted layer by layer are a multiple of 6·N·D; the curve keeps the run's multiple.
     counted = FLOPS_PER_PARAM_AND_TOKEN
     if {"flops", "tokens"} <= {*like}:
         counted = like["flops"] / (like[main] * like["tokens"])
@@ -184,7 +187,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
             series.append(Series(label=family, x=x, y=y, mark="points", colour=colour))
         series.append(
             Series(
-                label=f"{family}, least loss",
+                label=f"{family}, lowest loss",
                 x=column(line, "flops"),
                 y=column(line, "loss"),
                 low=low,
@@ -199,13 +202,14 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", colour=INK))
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
-    note = f"lines: least loss of each budget; bands: {level} intervals".replace("  ", " ")
+    note = f"lines: lowest loss at each budget; bands: {level} intervals".replace("  ", " ")
     band = f"Bands are {level} intervals.".replace("  ", " ") + (" Dashed lines have none." if lost else "")
     if not banded:
         note, band = "lines: least loss of each budget", "There are no intervals: lines are dashed."
     said = (
-        "Lines are the least loss of the law at a budget, over sizes with the proportions of the family's typical run; "
-        f"tokens use up the budget. {band} A run lies above its line because its size is not the best, or by noise."
+        "Lines show the law's lowest loss at each budget, over sizes with the proportions of the family's typical run; "
+        f"tokens use up the budget. {band} A run lies above its line because its size is not optimal, or because of "
+        "noise."
     )
     return figure(
         "Loss against compute, with the law",
@@ -217,7 +221,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
 
 
 def _view(runs: DataFrame, curves: DataFrame) -> tuple[float, float]:
-    """Return the limits of the loss axis: all runs and curves, and bands up to half that range beyond."""
+    """Return the limits of the loss axis: all runs and curves, and the bands within half of this range beyond."""
     losses = np.concatenate([column(runs, "loss"), column(curves, "loss")])
     losses = losses[np.isfinite(losses)]
     low, high, room = losses.min(), losses.max(), 0.5 * (np.ptp(losses) or 0.1)

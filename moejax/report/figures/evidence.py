@@ -1,4 +1,4 @@
-"""Diagnose a fit by profile likelihoods, influence of runs and agreement of starts: tables and their figures."""
+"""Diagnose a fit by profile likelihoods, influence of runs and agreement of initial guesses, as tables and figures."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
-    """Return the fitted coefficients that the data determine, as functions of the law."""
+    """Return a function of the law for each coefficient that the data determine."""
     return {name: CoefficientOf(name) for name in result.coefficients if not result.state(name)}
 
 
 def labels(read: ReadRuns) -> list[str]:
-    """Return the names of runs: their models, or their rows."""
+    """Return the names of runs: their models, or else their row numbers."""
     names = read.frame["model"] if "model" in read.frame else [f"row {row}" for row in read.rows]
     return [str(name) for name in names]
 
 
 def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functional] | None = None) -> pd.DataFrame:
-    """Return profiles of several estimands, by default of every coefficient. Estimands without effect on any run are
-    left out.
+    """Return the profile likelihoods of several estimands, by default of every coefficient. Estimands that affect no
+    run are left out.
     """
     parts = []
     for name, functional in (estimands or coefficients(result)).items():
@@ -52,7 +52,7 @@ def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functio
 def influence_table(
     result: FitResult, runs: Runs, name: str, functional: Functional, labels: list[str]
 ) -> pd.DataFrame:
-    """Return the change of one number without each run, to first order."""
+    """Return the first-order change of an estimand when each run is removed."""
     (change,) = influence_of(result, runs, functional)
     return pd.DataFrame(
         {
@@ -65,12 +65,12 @@ def influence_table(
 
 
 def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
-    """Return the end points of the fit's search."""
+    """Return the objective that each initial guess reached in the fit's search."""
     return pd.DataFrame({"objective": ends(result, runs)})
 
 
 def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
-    """Return every fitted run with its measurement, its prediction and the inputs of the law."""
+    """Return a table of fitted runs with measurement, prediction and the law's inputs."""
     kept = runs.where(runs.weight > 0)
     inputs = {name: value_of(kept.design, name) for name in type(result.law).inputs}
     return pd.DataFrame(
@@ -85,13 +85,15 @@ def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
 
 
 PROFILES = 12
-"""Answers that get a panel."""
+"""Maximum number of panels."""
 INFLUENTIAL = 12
-"""Runs that get a bar."""
+"""Maximum number of bars."""
 
 
 def profiles(inputs: FigureInputs) -> Figure:
-    """Draw the rise of the objective as each estimand moves from its best value and all others are fitted again."""
+    """Draw the increase of the objective as each estimand moves from its best value and the other coefficients are
+    refitted.
+    """
     panels = []
     for estimand in list(dict.fromkeys(inputs.table["estimand"]))[:PROFILES]:
         own = inputs.table[inputs.table["estimand"] == estimand].sort_values("value")
@@ -106,7 +108,7 @@ def profiles(inputs: FigureInputs) -> Figure:
                 ),
                 y=Axis("rise_chi_squared", "rise, units of χ²"),
                 series=[
-                    Series(label="profile, all else refitted", x=value, y=rise, colour=BLUE, mark="joined"),
+                    Series(label="profile, other coefficients refitted", x=value, y=rise, colour=BLUE, mark="joined"),
                     Series(label="best fit", x=[lowest], y=[0.0], colour=ORANGE, mark="stars"),
                 ],
                 level=limit,
@@ -115,8 +117,8 @@ def profiles(inputs: FigureInputs) -> Figure:
         )
     return figure(
         "Profile likelihoods",
-        "Each estimand is held at a value and every coefficient fitted again. Where the curve crosses the grey line "
-        "the 90 % interval ends; a curve that never does is an estimand that the runs do not set.",
+        "Each estimand is fixed at a value and all coefficients are refitted. The 90 % interval ends where the curve "
+        "crosses the grey line; if a curve never crosses it, the runs do not determine the estimand.",
         panels,
         columns=3,
         height=2.2,
@@ -136,16 +138,16 @@ def influence(inputs: FigureInputs) -> Figure:
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return Figure(
-        "Which runs decide the estimate",
-        f"The {len(names)} most decisive runs, to first order, by differentiating through the optimum. An estimate "
-        "that hangs on one run is that run's.",
+        "Influence of runs on the estimate",
+        f"The {len(names)} most influential runs, to first order, by differentiating through the optimum. An "
+        "estimate that depends on a single run is only as reliable as that run.",
         drawing,
         table[["run", "estimand", "estimate", "if_removed"]][::-1].to_dict("records"),
     )
 
 
 def starts(inputs: FigureInputs) -> Figure:
-    """Draw the end point of every start of the search."""
+    """Draw the objective that each initial guess reached."""
     value = np.sort(column(inputs.table, "objective"))
     above = value / value[0] - 1
     near = above <= 1e-4
@@ -154,7 +156,7 @@ def starts(inputs: FigureInputs) -> Figure:
         x=Axis("rank", "start, best first"),
         y=Axis("objective_above_lowest_share", "objective over the lowest, minus 1", "log"),
         series=[
-            Series(label="agrees with the best", x=rank[near], y=np.maximum(above[near], 1e-10), mark="points"),
+            Series(label="reaches the lowest objective", x=rank[near], y=np.maximum(above[near], 1e-10), mark="points"),
             Series(label="ended elsewhere", x=rank[~near], y=above[~near], mark="squares", colour=ORANGE),
         ],
         level=1e-4,
@@ -162,8 +164,8 @@ def starts(inputs: FigureInputs) -> Figure:
     )
     return figure(
         "Agreement of starts",
-        f"{near.sum()} of {len(value)} starts that were followed to their end reached the lowest objective, to 0.01 % "
-        "(grey line; exact ties are drawn at 1e-10). If few do, the optimum may not be the lowest there is.",
+        f"{near.sum()} of {len(value)} optimized initial guesses reached the lowest objective, within 0.01 % (grey "
+        "line; exact ties are drawn at 1e-10). If few do, the global minimum may be lower.",
         [panel],
         columns=1,
         height=2.8,

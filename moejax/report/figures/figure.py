@@ -1,4 +1,4 @@
-"""A figure: what it is asked to show, the drawing, what to see in it, the data behind it, and its files."""
+"""Define a figure: its inputs, drawing, caption, data and files."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Figure:
 
     title: str
     caption: str
-    """The message of the figure, in a sentence or two."""
+    """One or two sentences that explain the figure."""
     drawing: Drawing
     rows: Sequence[dict[str, Any]]
-    """The data behind the figure; units are in the names."""
+    """The figure's data; column names include units."""
 
     def csv(self) -> str:
         """Return the rows as CSV. Cells of missing columns are empty."""
@@ -50,11 +50,13 @@ class Figure:
         """Write the drawing as PNG, SVG or PDF, by the suffix of the path; an existing file is replaced.
 
         Raises:
-          UserError: the suffix is another one.
+          UserError: the suffix is not supported.
         """
         path = Path(path)
         if (suffix := path.suffix[1:]) not in FORMATS:
-            raise UserError(f"{path} is no name of a figure; end it with one of {', '.join(f'.{f}' for f in FORMATS)}.")
+            raise UserError(
+                f"{path} is not a figure file name; end it with one of {', '.join(f'.{f}' for f in FORMATS)}."
+            )
         with atomic_write(path) as partial:
             self._write(partial, suffix)
         return path
@@ -81,15 +83,15 @@ FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""File formats, each with the metadata that would make its bytes depend on the date."""
+"""File formats, each with the metadata keys to remove because they contain the date."""
 
 
 def write_figure(
     folder: Path, name: str, draw: Callable[[], Figure], formats: Sequence[str] = ("png", "svg")
 ) -> tuple[str, ...]:
-    """Draw in the report's style and write ``name.png`` and so on, and ``name.csv``; returns the names.
+    """Draw in the report's style, write ``name.csv`` and a file per format, such as ``name.png``, and return the names.
 
-    All of them are the old files or the new ones; the same figure gives the same bytes.
+    The files are replaced all together or not at all; the same figure gives the same bytes.
     """
     written = []
     with one_set(), rc_context(RC):
@@ -104,27 +106,27 @@ def write_figure(
 
 @dataclass(frozen=True, kw_only=True)
 class FigureInputs:
-    """A law, a table, or both; a figure says which of them it needs."""
+    """A law, a table, or both, depending on the figure."""
 
     law: Any = None
-    """The law whose curves are drawn."""
+    """The law to draw."""
     name: str = ""
-    """Whose coefficients these are, in words."""
+    """Source of the coefficients, in words."""
     table: DataFrame = None
-    """Runs, or the plain data of a figure that draws no law."""
+    """Runs, or the data of a figure without a law."""
     active_params: Any = ACTIVE_PARAMS[DEFAULT]
-    """The active-parameter convention of figures that know sizes and sparsity alone."""
+    """The active-parameter convention of figures that have only sizes and sparsity."""
     synthetic: bool = False
     """True if the table is a synthetic example."""
 
     @property
     def whose(self) -> str:
-        """The sentence of a caption that says where the points come from."""
-        return " Points are synthetic, to show the form." if self.synthetic else ""
+        """Return the caption sentence about the source of the points."""
+        return " The points are synthetic examples." if self.synthetic else ""
 
     @property
     def assumes(self) -> str:
-        """The sentence of a caption that names the active-parameter convention."""
+        """Return the caption sentence about the active-parameter convention."""
         return sentence(self.active_params)
 
     def has(self, *columns: str) -> bool:
@@ -133,7 +135,7 @@ class FigureInputs:
 
 
 def evaluate(law: Law, output: str = "loss", /, **fields: ArrayLike) -> np.ndarray:
-    """Return a law's predictions for designs of numbers or arrays that broadcast, in float64."""
+    """Return a law's float64 predictions for a design whose fields are numbers or broadcastable arrays."""
     shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
     flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
     with float64():
@@ -141,14 +143,14 @@ def evaluate(law: Law, output: str = "loss", /, **fields: ArrayLike) -> np.ndarr
 
 
 def structured(active_experts: ArrayLike, shared_share: ArrayLike, **sizes: ArrayLike) -> dict[str, Any]:
-    """Return fields of designs with given active experts G and shared share S, for ``evaluate``."""
+    """Return design fields with active experts G and shared share S, for ``evaluate``."""
     active = np.asarray(active_experts, float)
     shared = active * shared_share
     return {"top_k": active - shared, "num_shared_experts": shared, **sizes}
 
 
 def column(table: DataFrame, name: str) -> np.ndarray:
-    """Return a column as numbers."""
+    """Return a column as floats."""
     return table[name].to_numpy(dtype=np.float64)
 
 

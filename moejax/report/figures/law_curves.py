@@ -1,4 +1,4 @@
-"""Draw laws over the ranges in which their constants were fitted, and efficiency leverage over its inputs."""
+"""Draw laws over the ranges to which their constants were fitted, and efficiency leverage over its inputs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from moejax.report.figures.style import INK, ramp
 from moejax.result import size
 
 GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", "log")
-EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token", "log")
-EPOCHS = Axis("epochs", "epochs, tokens / different tokens", "log")
+EXPERTS = Axis("expert_expansion", "routed experts per active expert", "log")
+EPOCHS = Axis("epochs", "epochs, tokens / unique tokens", "log")
 MOST_EPOCHS = 100
 TOKENS_PER_PARAM = (2, 2000)
 PARAMS_PER_SQUARE_WIDTH = 16.0
 BUDGETS = (1e17, 1e24)
-"""FLOPs over which a law without a fitted range is drawn."""
+"""FLOPs range for laws without a fitted range."""
 LINES, POINTS = 4, 81
 
 Fields = Mapping[str, ArrayLike]
-"""Fields of designs, for ``evaluate``."""
+"""Design fields, for ``evaluate``."""
 Lines = Mapping[str, Fields]
-"""Fields that a line holds, by its label."""
+"""Fixed fields of each line, by its label."""
 
 
 def kaplan(inputs: FigureInputs) -> Figure:
@@ -53,7 +53,7 @@ def loss_compute(inputs: FigureInputs) -> Figure:
     lines: Lines = {"compute-optimal runs": {}}
     return Figure(
         "Loss against compute",
-        f"By {inputs.name}. No range is stated in which it was fitted; a straight line is a pure power of compute.",
+        f"By {inputs.name}. The paper states no fitted range; a straight line is a pure power law.",
         *_curves(inputs, FLOPS, flops, lines, lambda c: {"flops": c}, y=replace(LOSS, scale="log")),
     )
 
@@ -75,8 +75,8 @@ def over_training(inputs: FigureInputs) -> Figure:
     )
     return Figure(
         "Loss against tokens per parameter, by budget",
-        f"By {inputs.name}. The curves are one curve, moved: more tokens than are best cost the same share of what is "
-        "above the irreducible loss at every budget.",
+        f"By {inputs.name}. All curves have the same shape: over-training raises the reducible loss by the same "
+        "factor at every budget.",
         *draw([panel], columns=1, height=3.0),
     )
 
@@ -88,7 +88,7 @@ def width_depth(inputs: FigureInputs) -> Figure:
     series = []
     sizes = _spread(fitted["params_active"], LINES)
     for params, colour in zip(sizes, ramp(len(sizes)), strict=True):
-        # Layers of 16·w² parameters, as those of the released models that are not narrow; embeddings are left out.
+        # Layers have 16·w² parameters, like the released models except the narrow ones; embeddings are left out.
         bounds = [np.sqrt(params / (PARAMS_PER_SQUARE_WIDTH * depth)) for depth in reversed(fitted["num_layers"])]
         widths = _spread((bounds[0], bounds[1]), POINTS)
         depths = params / (PARAMS_PER_SQUARE_WIDTH * widths**2)
@@ -96,8 +96,8 @@ def width_depth(inputs: FigureInputs) -> Figure:
         series.append(Series(label=f"p = {size(params, 2)}", x=widths, y=losses, colour=colour))
     return Figure(
         "Loss against width, by size",
-        f"By {inputs.name}, at {format(tokens, 2)} tokens, for layers of 16 w² parameters and 3 to 80 of them: to the "
-        "left models are deep and narrow, to the right shallow and wide.",
+        f"By {inputs.name}, at {format(tokens, 2)} tokens, for 3 to 80 layers of 16 w² parameters each: models on "
+        "the left are deep and narrow, models on the right shallow and wide.",
         *draw([Panel(x=Axis("model_dim", "width", "log"), y=LOSS, series=series)], columns=1, height=3.0),
     )
 
@@ -112,11 +112,11 @@ def error_from_loss(inputs: FigureInputs) -> Figure:
 
 
 def accuracy_from_loss(inputs: FigureInputs) -> Figure:
-    """Draw the accuracy of a task against its loss, beyond the fitted range on both sides."""
+    """Draw the accuracy of a task against its loss, extended beyond both ends of the fitted range."""
     return Figure(
         "Accuracy of a task against its loss",
-        f"By {inputs.name}: HellaSwag, losses in bits per byte of its right answers, from 1.4 times below the fitted "
-        "ones, where large models are.",
+        f"By {inputs.name}: HellaSwag; losses are bits per byte of the correct answers, extended by a factor of 1.4 "
+        "below the fitted range, to the losses of large models.",
         *_scores(inputs, "accuracy_from_loss", "accuracy", "accuracy, share of answers", beyond=1.4),
     )
 
@@ -134,13 +134,13 @@ def data_constrained(inputs: FigureInputs) -> Figure:
     fitted, epochs = published("data_constrained").fitted, _spread((1, MOST_EPOCHS), POINTS)
     params = _middle(fitted["params_active"])
     lines = {
-        f"{size(unique, 2)} different tokens": {"unique_tokens": unique, "tokens": unique * epochs}
+        f"{size(unique, 2)} unique tokens": {"unique_tokens": unique, "tokens": unique * epochs}
         for unique in _spread(fitted["unique_tokens"], LINES)
     }
     return Figure(
-        "Loss against epochs, by different tokens",
-        f"By {inputs.name}, over the fitted range of different tokens, with {format(params, 2)} parameters. The more "
-        "often they return, the less is gained.",
+        "Loss against epochs, by unique tokens",
+        f"By {inputs.name}, over the fitted range of unique tokens, with {format(params, 2)} parameters. Each "
+        "further epoch reduces the loss less.",
         *_curves(inputs, EPOCHS, epochs, lines, lambda _: {"params_active": params}),
     )
 
@@ -159,7 +159,8 @@ def granularity(inputs: FigureInputs) -> Figure:
     return Figure(
         "Loss against granularity, by total size",
         f"By {inputs.name}, over the fitted ranges, at {format(tokens, 2)} tokens. Finer experts lower the loss at "
-        "every size, ever less; the cost of routing, which would end that, is not in the law.",
+        "every size, with diminishing returns; the law does not include the cost of routing, which limits useful "
+        "granularity.",
         *figure,
     )
 
@@ -179,7 +180,7 @@ def expert_count(inputs: FigureInputs) -> Figure:
 def routed(inputs: FigureInputs) -> Figure:
     """Draw loss against the number of experts, one curve per dense size."""
     return Figure(
-        "Loss against the number of experts, by the size of the dense model that they extend",
+        "Loss against the number of experts, by the size of the dense base model",
         f"By {inputs.name}, over the fitted ranges, after 130B tokens. Experts help small models more than large ones.",
         *_by_experts(inputs, "routed"),
     )
@@ -196,7 +197,8 @@ def _size_and_tokens(inputs: FigureInputs, law: str, params: Axis) -> Figure:
     )
     return Figure(
         "Loss against parameters, by tokens",
-        f"By {inputs.name}, over the fitted ranges of parameters and tokens. Few tokens hold every size back.",
+        f"By {inputs.name}, over the fitted ranges of parameters and tokens. With few tokens, all sizes have a high "
+        "loss.",
         *figure,
     )
 
@@ -236,7 +238,7 @@ LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
 
 
 def leverage(law: Law, ratio: ArrayLike, granularity: ArrayLike, flops: ArrayLike) -> np.ndarray:
-    """Return the efficiency leverage of mixtures by activation ratio and granularity."""
+    """Return the efficiency leverage of MoE models by activation ratio and granularity."""
     return evaluate(
         law,
         "efficiency_leverage",
@@ -250,7 +252,7 @@ def leverage(law: Law, ratio: ArrayLike, granularity: ArrayLike, flops: ArrayLik
 
 
 def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
-    """Return the efficiency leverage over granularity and activation ratio at a budget, with a line at the best
+    """Draw the efficiency leverage at a budget against granularity and activation ratio, with a line at the best
     granularity.
     """
     ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)

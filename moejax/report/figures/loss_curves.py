@@ -1,4 +1,4 @@
-"""Draw curves of trainings: losses with their law and schedules, trunks and branches, and annealed losses."""
+"""Draw training curves: losses with their law and schedules, trunks and branches, and annealed losses."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from moejax.train.directory.metrics import TRUNK, number
 STEP = Axis("step", "step")
 RATE = Axis("learning_rate", "learning rate")
 MOST = 400
-"""Points of a line."""
+"""Maximum number of points of a line."""
 MOST_MEASURED = 30
-"""Measured points of a curve that are drawn: more would cover the lines."""
+"""Maximum number of measured points per curve; more would cover the lines."""
 STEEP = 0.7
-"""Share of the losses that is in view: the first steps of a training would leave no room for the others."""
+"""Share of the losses within the axis limits; the high losses of the first steps would compress the rest."""
 
 
 def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: float = 0.9) -> Figure:
-    """Draw measured losses as points and predicted losses as lines, dashed for curves that were not fitted.
+    """Draw measured losses as points and predicted losses as lines, dashed for held-out curves.
 
     Args:
       table: columns run, role, step, lr, loss (predicted), measured.
-      best: a ``BestSchedule``, for a panel of its own.
+      best: a ``BestSchedule`` to draw in a second panel.
     """
     losses, rates = [], []
     names = list(dict.fromkeys(table["run"]))
@@ -63,10 +63,10 @@ def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: flo
             for i, (name, own) in enumerate(every.items())
         ]
         panels.append(Panel(x=STEP, y=RATE, series=series, title=f"Best for {len(best.rates):,} steps"))
-    said = " Right: the schedule of least loss under the law, an extrapolation." if best is not None else ""
+    said = " Right: the schedule with the lowest loss under the law, an extrapolation." if best is not None else ""
     return figure(
         "Loss curves and their law",
-        f"Points are some of the measured ones; lines are the law, dashed where a curve was not fitted.{said}",
+        f"Points are a sample of the measured losses; lines are the law, dashed for curves that were not fitted.{said}",
         panels,
         columns=len(panels),
         height=3.2,
@@ -74,16 +74,16 @@ def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: flo
 
 
 def _view(table: DataFrame) -> tuple[float, float]:
-    """Return the limits of the loss axis, without the steep beginning."""
+    """Return the limits of the loss axis, excluding the steep initial losses."""
     both = np.concatenate([table["measured"], table["loss"]])
     low, high = float(both.min()), float(np.quantile(both, STEEP))
     return low - 0.08 * (high - low), high
 
 
 PANELS = 24
-"""Models that get a panel; a larger study shows those trained first in its table."""
+"""Maximum number of panels; a larger study shows its first models."""
 POINTS = 200
-"""Points of one curve; longer logs are thinned evenly."""
+"""Maximum number of points per curve; longer logs are thinned evenly."""
 
 
 def training_curves(findings: Findings) -> Figure | None:
@@ -94,7 +94,7 @@ def training_curves(findings: Findings) -> Figure | None:
     shown = dict(list(curves.items())[:PANELS])
     corpus = findings.concluded.corpus
     entropy = corpus.unigram_entropy if corpus else float("nan")
-    # As many panels side by side as have room for their names.
+    # Each panel must be wide enough for its title.
     columns = max(1, min(5, int(WIDTH_INCHES / (0.3 + 0.08 * max(map(len, shown))))))
     drawing, panels = grid(len(shown), columns, height_inches=1.55, sharex=True, sharey=True)
     for (name, own), axes in zip(shown.items(), panels, strict=True):
@@ -116,8 +116,8 @@ def training_curves(findings: Findings) -> Figure | None:
     return Figure(
         "Training curves",
         "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
-        "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch that drops "
-        "below its trunk is the decay paying off. Losses are those of single batches." + left_out,
+        "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch drops below "
+        "its trunk because of the decay. Losses are of single batches." + left_out,
         drawing,
         [
             {"model": name, "phase": phase, **_point(line)}
@@ -129,7 +129,7 @@ def training_curves(findings: Findings) -> Figure | None:
 
 
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return thinned log lines by phase, the trunk first, without skipped steps, which have no loss."""
+    """Return thinned log lines by phase, trunk first. Skipped steps, which have no loss, are left out."""
     phases: dict[str, list[dict[str, Any]]] = {TRUNK: []}
     for line in (line for line in lines if math.isfinite(number(line["loss"]))):
         phases.setdefault(line["phase"], []).append(line)
@@ -146,11 +146,11 @@ def _point(line: dict[str, Any]) -> dict[str, Any]:
 
 
 LEGEND = 24
-"""Trainings that the legend names; more are told apart in the data."""
+"""Maximum number of legend entries; the CSV names all runs."""
 
 
 def losses_over_tokens(inputs: FigureInputs) -> Figure:
-    """Draw the smoothed training loss of every run over tokens, branches dashed from their start, and validation."""
+    """Draw each run's smoothed training loss and validation loss over tokens, with branches dashed."""
     table = inputs.table
     runs = list(dict.fromkeys(table["run"]))
     drawing, (axes,) = grid(1, 1, height_inches=3.8)
@@ -176,20 +176,20 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
         drawing.legend(loc="outside lower center", ncols=columns_of([str(run) for run in runs]))
     return Figure(
         "Loss over tokens",
-        "Lines are the training loss, smoothed; dashed lines are branches whose learning rate decays, from the tick on "
-        "their trunk to their budget. Circles are the validation loss." + inputs.whose,
+        "Lines are the smoothed training loss; dashed lines are branches with a decaying learning rate, from the "
+        "tick on their trunk to their budget. Circles are the validation loss." + inputs.whose,
         drawing,
         table.to_dict("records"),
     )
 
 
 ANNEALED_PANELS = 12
-"""Models that get a panel."""
+"""Maximum number of panels."""
 NOT_TRAINED = SERIES[2]
 
 
 def annealed_losses(annealed: StudyAnnealed) -> Figure:
-    """Draw a panel per model."""
+    """Draw predicted and measured annealed losses, one panel per model."""
     shown = dict(list(annealed.models.items())[:ANNEALED_PANELS])
     panels = [_panel(name, one, annealed.table[annealed.table["model"] == name]) for name, one in shown.items()]
     left = (
@@ -199,9 +199,9 @@ def annealed_losses(annealed: StudyAnnealed) -> Figure:
     )
     return figure(
         "Annealed losses, predicted and measured",
-        f"The trunk at its constant rate (grey) and the ends of its branches (filled). Open: each end, predicted from "
-        f"the trunk and the other branches alone. Squares: budgets to which no branch was trained. Lines are "
-        f"{LEVEL:.0%} ranges.{left}",
+        "Grey: the trunk at its constant learning rate. Filled: the measured ends of its branches. Open: each end, "
+        "predicted from the trunk and the other branches only. Squares: budgets without a trained branch. Vertical "
+        f"lines: {LEVEL:.0%} ranges.{left}",
         panels,
         columns=min(3, len(panels)),
         height=2.6,

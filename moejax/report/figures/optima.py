@@ -1,4 +1,4 @@
-"""Draw what laws say of a budget: losses along it with the claimed optimum, frontiers and landscapes of designs."""
+"""Draw laws at a budget: losses along it with the optimum, frontiers, and landscapes of designs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARGIN = 3.0
 
 
 def isoflop_slice(findings: Findings) -> Figure | None:
-    """Draw a panel per law with a decision. Return None if there is none."""
+    """Draw a panel per law that has a decision. Return None if no law has one."""
     analysed = findings.concluded.analysed
     deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
     if not deciding:
@@ -48,7 +48,7 @@ def isoflop_slice(findings: Findings) -> Figure | None:
             _optimum(axes, decision, colour)
             rows += _rows(decision, active, losses)
         axes.set_xscale("log")
-        # An interval that is not determined goes on beyond the edge.
+        # An undetermined interval extends beyond the axis limits.
         axes.set_xlim(active[0], active[-1])
         quantity_axis(axes.xaxis, active, most=5)
         axes.set_title(f"{law.name}, {short(_of(law.name, analysed.decisions)[0].flops, 3)} FLOPs")
@@ -58,19 +58,17 @@ def isoflop_slice(findings: Findings) -> Figure | None:
     panels[0].set_ylabel("loss by the law, nats/token")
     return Figure(
         "IsoFLOP slice",
-        "Loss by each fitted law when one budget is spent on more active parameters and so on fewer tokens "
+        "Loss by each fitted law along one budget, from few active parameters and many tokens to the opposite "
         f"(6 · active · tokens = budget, {_times(analysed.decisions)} the largest trained). Dots are the closed-form "
-        "optima with the bootstrap's 90 % range. Outside the shaded sizes, and at a larger budget everywhere, the "
-        "curves are extrapolation.",
+        "optima with the bootstrap's 90 % range. The curves extrapolate outside the shaded sizes, and everywhere if "
+        "the budget is larger than trained.",
         drawing,
         rows,
     )
 
 
 def along(law: Law, flops: float, expansion: float, active: np.ndarray) -> np.ndarray:
-    """Return the loss of a law at each number of active parameters, with the tokens that the budget allows, in
-    float64.
-    """
+    """Return a law's float64 loss at each number of active parameters, with the tokens that the budget allows."""
     with float64():
         tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
         full = np.full_like(active, flops)
@@ -79,7 +77,7 @@ def along(law: Law, flops: float, expansion: float, active: np.ndarray) -> np.nd
 
 
 def _of(law: str, decisions: Sequence[ComputeOptimum]) -> list[ComputeOptimum]:
-    """Return the decisions of a law, mixtures before dense models."""
+    """Return the decisions of a law, MoE models before dense models."""
     return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
 
 
@@ -95,7 +93,7 @@ def _label(decision: ComputeOptimum) -> str:
 
 
 def _zoom(axes: Axes, rows: list[dict[str, Any]], law: str) -> None:
-    """Cut off walls of the curves that would hide their valleys."""
+    """Limit the loss axis, so that the steep ends of the curves do not hide the minima."""
     losses = [row["loss_nats_per_token"] for row in rows if row["law"] == law]
     low, high = min(losses), max(losses)
     valley = np.median(losses) - low
@@ -124,7 +122,7 @@ SIZES = ("params_total", "params_active", "tokens")
 
 
 def draw_frontier(points: Sequence[Point], name: str, law: str, path: Path) -> None:
-    """Write the figure; the dense model of the same budget is dashed."""
+    """Draw a frontier of designs; the line of dense models with the same budget is dashed."""
     with rc_context(RC):
         drawing = Drawing(figsize=(9, 3.6), layout="constrained")
         left, right = drawing.subplots(1, 2)
@@ -151,7 +149,7 @@ def draw_frontier(points: Sequence[Point], name: str, law: str, path: Path) -> N
 
 
 def draw_landscape(landscape: Landscape, law: str, path: Path) -> None:
-    """Write the figure: lines of equal loss, or of equal leverage."""
+    """Draw a landscape of designs as contours of equal loss or leverage."""
     with rc_context(RC):
         drawing = Drawing(figsize=(5.2, 4), layout="constrained")
         axes = drawing.subplots()

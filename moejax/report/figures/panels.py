@@ -1,4 +1,4 @@
-"""Panels as data: what is drawn is what the table holds, since both are made from the same series."""
+"""Define panels as data. The drawing and the CSV table come from the same series, so they agree."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Axis:
     """A variable of a panel."""
 
     column: str
-    """Its column in the table, with the unit where it has one."""
+    """Name of its column in the table, with the unit if any."""
     words: str
     """Label of the axis, with the unit."""
     scale: str = "linear"
-    """``linear``; or logarithmic: ``log``, ``quantity`` with ticks as people write them (2B), ``percent``, and
-    ``share`` for 1-S written as S."""
+    """``linear``; or logarithmic: ``log``, ``quantity`` with suffixed ticks (2B), ``percent``, and
+    ``share`` for 1-S written as S.
+    """
 
 
 LOSS = Axis("loss_nats_per_token", "loss, nats/token")
@@ -58,7 +59,7 @@ MARKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points of a panel that are drawn alike."""
+    """Points of a panel with a common style."""
 
     label: str
     """Its name in the legend and in the table."""
@@ -67,11 +68,11 @@ class Series:
     mark: str = "line"
     colour: str = BLUE
     tokens: ArrayLike | None = None
-    """Tokens of every point, whose areas are proportional to them."""
+    """Tokens of every point, which determine its area."""
     in_legend: bool = True
     width: float = 1.6
     low: ArrayLike | None = None
-    """Lower end of a band around the line, and ``high`` its upper end; NaN where there is none."""
+    """Lower end of a band around the line; ``high`` is its upper end; NaN where there is no band."""
     high: ArrayLike | None = None
 
 
@@ -84,14 +85,14 @@ class Panel:
     series: Sequence[Series]
     title: str = ""
     level: float | None = None
-    """A horizontal line that a reader compares with."""
+    """Height of a horizontal reference line."""
     diagonal: bool = False
-    """True if both axes are the same and equal values are a line."""
+    """True to draw the line of equal values; both axes then have the same limits."""
     ylim: tuple[float, float] | None = None
     note: str = ""
-    """A few words in the upper right corner."""
+    """Text in the upper right corner."""
     corner: str = ""
-    """A few words in the lower right corner."""
+    """Text in the lower right corner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +105,18 @@ class Field:
     xs: ArrayLike
     ys: ArrayLike
     zs: ArrayLike
-    """Rows go with ``ys``, columns with ``xs``; NaN is left blank."""
+    """Values, with a row per ``ys`` and a column per ``xs``; NaN is left blank."""
     title: str = ""
     marks: Sequence[Series] = ()
     middle: float | None = None
-    """Value at which two colours meet; None for a scale with two ends."""
+    """Centre of a diverging colour scale; None for a sequential scale."""
     high_is_good: bool = False
     contours: ArrayLike = 8
     """Number of contours, or their levels."""
 
 
 MOST_TICKS = {1: 9, 2: 6, 3: 4}
-"""On a horizontal axis, by the panels beside each other."""
+"""Maximum number of ticks on a horizontal axis, by the number of panels in a row."""
 
 LARGEST_AREA = 60.0
 """Area of the largest point, in square points."""
@@ -124,7 +125,7 @@ LARGEST_AREA = 60.0
 def draw(
     panels: Sequence[Panel | Field], *, columns: int = 3, height: float = 2.6, sharey: bool = False
 ) -> tuple[Drawing, list[dict[str, Any]]]:
-    """Return a figure of several panels with a common legend below them, and the rows of its table."""
+    """Draw panels with a common legend below them; return the drawing and the rows of its table."""
     drawing, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
     known: dict[str, Line2D] = {}
     most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)
@@ -139,7 +140,7 @@ def draw(
             axes.set_ylabel(panel.y.words)
         rows += _field(drawing, axes, panel, known) if isinstance(panel, Field) else _panel(axes, panel, known, most)
     if len(known) > 1:
-        # What stands out on every curve is named after the curves.
+        # The legend lists markers after the curves.
         names = sorted(known, key=lambda name: known[name].get_marker() == "*")
         drawing.legend(
             handles=[known[name] for name in names],
@@ -160,14 +161,14 @@ def figure(
     height: float = 2.6,
     sharey: bool = False,
 ) -> Figure:
-    """Return a figure of panels."""
+    """Return a ``Figure`` of panels."""
     return Figure(title, caption, *draw(panels, columns=columns, height=height, sharey=sharey))
 
 
 def curves(
     values: Iterable[T], label: Callable[[T], str], x: ArrayLike, y: Callable[[T], ArrayLike], mark: str = "line"
 ) -> list[Series]:
-    """Return y over x for each value, in the colours of a ramp."""
+    """Return a series of y over x for each value, coloured along a ramp."""
     return [
         Series(label=label(value), x=x, y=y(value), mark=mark, colour=colour)
         for value, colour in coloured(list(values))
@@ -175,7 +176,7 @@ def curves(
 
 
 def curves_of(table: DataFrame, by: str, x: str, y: str, label: Callable[[float], str]) -> list[Series]:
-    """Return the lowest y at each x of a table, joined for each value of the column ``by``."""
+    """Return a series of the lowest y at each x for each value of the table's column ``by``."""
     series = []
     for value, colour in coloured(ordered(table[by])):
         own = table[table[by] == value].groupby(x, as_index=False)[y].min()
@@ -184,7 +185,7 @@ def curves_of(table: DataFrame, by: str, x: str, y: str, label: Callable[[float]
 
 
 CHARACTERS = 105
-"""About as many as fit side by side in a legend as wide as the figure."""
+"""Approximate number of characters per legend row."""
 
 
 def columns_of(names: Sequence[str]) -> int:
@@ -301,7 +302,7 @@ def _values(panel: Panel | Field, which: str) -> np.ndarray:
 
 
 def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int) -> None:
-    """Scale and ticks of one axis; a logarithmic one has about ``most`` ticks, at numbers that people write."""
+    """Set the scale and ticks of an axis; a logarithmic axis has about ``most`` ticks at round numbers."""
     own = axes.xaxis if which == "x" else axes.yaxis
     if axis.scale == "linear":
         own.set_major_locator(MaxNLocator(min(most, 5) if which == "x" else 6))
@@ -318,11 +319,11 @@ def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int
 
 
 IDLE_TICKS = (1.0, 0.5, 0.2, 0.05, 0.02)
-"""Shares of experts that serve a token where sparsity has its ticks: 0, 50, 80, 95 and 98 %."""
+"""Active shares of experts at the sparsity ticks 0, 50, 80, 95 and 98 %."""
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most ``most`` round ticks between two numbers; a few more if there are no round ones."""
+    """Return about ``most`` round ticks between two numbers, or more if the range has no round number."""
     margin = (high / low) ** 0.05
     low, high = low / margin, high * margin
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
@@ -352,7 +353,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "percent": lambda value: f"{100 * value:.3g} %",
     "share": lambda value: f"{100 * (1 - value):.3g} %",
 }
-"""Formats of a logarithmic scale's ticks."""
+"""Tick formats of logarithmic scales."""
 
 
 def _same_axes(axes: Axes, panel: Panel) -> None:

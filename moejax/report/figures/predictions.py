@@ -1,4 +1,4 @@
-"""Draw predictions against measurements: of a study's laws, of compared laws, and of tables that commands write.
+"""Draw predictions against measurements for a study's laws, compared laws, and tables that commands write.
 
 Zhao et al. (2025), Figure 5; Abnar et al. (2025), Figure 6."""
 
@@ -28,13 +28,12 @@ ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
 
 def by_law(inputs: FigureInputs) -> Figure:
-    """Draw Zhao's Figure 5: a panel per law with held-out runs as stars and areas proportional to the tokens."""
+    """Draw Zhao's Figure 5: a panel per law; stars are held-out runs, and areas are proportional to tokens."""
     laws = list(dict.fromkeys(inputs.table["law"]))
     panels = [_equality(inputs.table[inputs.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
     return figure(
         "Predicted against measured, by law",
-        "A point on the line is predicted exactly; stars were kept from the fit that predicts them. Areas ∝ tokens."
-        + inputs.whose,
+        "Points on the line are predicted exactly; stars are held-out runs. Areas ∝ tokens." + inputs.whose,
         panels,
         columns=3,
         height=2.8,
@@ -50,8 +49,8 @@ def fitted_here(inputs: FigureInputs) -> Figure:
     return replace(
         figure,
         title="Laws without published constants, fitted here",
-        caption=f"No constants are published; these fits are of {fitted} runs.{again} A point on the line is predicted "
-        f"exactly.{inputs.whose}",
+        caption=f"No constants are published; the laws are fitted to {fitted} runs.{again} Points on the line are "
+        f"predicted exactly.{inputs.whose}",
     )
 
 
@@ -62,8 +61,8 @@ def fitted_and_held_out(inputs: FigureInputs) -> Figure:
     panels = [_equality(own, f"{law}: {role}", (role,)) for role, *_ in ROLES]
     return figure(
         "Fitted and held out",
-        "Left: runs that set the coefficients. Right: runs that did not, predicted by a fit without them. The line is "
-        "equality." + inputs.whose,
+        "Left: runs to which the coefficients were fitted. Right: held-out runs. Points on the line are predicted "
+        "exactly." + inputs.whose,
         panels,
         columns=2,
         height=3.3,
@@ -71,11 +70,11 @@ def fitted_and_held_out(inputs: FigureInputs) -> Figure:
 
 
 MOST = 30
-"""Held-out runs that get a line."""
+"""Maximum number of held-out runs that are drawn."""
 
 
 def held_out_runs(inputs: FigureInputs) -> Figure:
-    """Draw the prediction of each run that was not fitted, with its range and the measurement."""
+    """Draw the prediction, range and measurement of each held-out run."""
     table = inputs.table.copy()
     table["away"] = np.abs(column(table, "half_ranges"))
     shown = table.sort_values("away", ascending=False, na_position="last").head(MOST)[::-1]
@@ -131,11 +130,11 @@ def _equality(table, title: str, roles: tuple[str, ...]) -> Panel:
 
 KNOWN = {axis.column: axis for axis in (ACTIVE, TOTAL, TOKENS, FLOPS)}
 WIDE = 5.0
-"""Ratio of the largest value to the smallest from which an axis is logarithmic."""
+"""Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 
 
 def through_runs(inputs: FigureInputs) -> Figure:
-    """Draw predictions against measurements, and a panel for each input of the law that varies."""
+    """Draw predictions against measurements, and residuals against each input of the law that varies."""
     table = inputs.table
     measured, predicted = column(table, "measured"), column(table, "predicted")
     output = str(table["output"].iloc[0])
@@ -163,8 +162,8 @@ def through_runs(inputs: FigureInputs) -> Figure:
         panels.append(Panel(x=_axis(name, x), y=Axis(output, words), series=series, title=f"Over {_words(name)}"))
     return figure(
         f"{table['law'].iloc[0]} through its runs",
-        f"{len(table)} runs. On the line a run is predicted exactly; a trend of the distance over an input says that "
-        f"the law's form misses it.{inputs.whose}",
+        f"{len(table)} runs. Points on the line are predicted exactly; residuals with a trend over an input show "
+        f"that the law's form does not describe its effect.{inputs.whose}",
         panels,
         columns=2,
         height=2.8,
@@ -183,12 +182,12 @@ def _words(name: str) -> str:
 
 
 MANY = 1500
-"""Runs beyond which points are pixels, so that the page stays small."""
+"""Number of runs above which points are rasterized, which limits the page size."""
 KINDS = ((1, "mixture of experts", BLUE, "o"), (0, "dense", ORANGE, "s"), (-1, "run, dense or mixture", MUTED, "o"))
 
 
 def predicted_vs_actual(findings: Findings) -> Figure | None:
-    """Draw a panel per law. Return None if no law was fitted."""
+    """Draw predictions against measurements, a panel per law. Return None if no law was fitted."""
     laws = findings.concluded.analysed.laws
     if not laws:
         return None
@@ -241,15 +240,15 @@ def predicted_vs_actual(findings: Findings) -> Figure | None:
     panels[0].legend(loc="upper left")
     return Figure(
         "Predicted against measured",
-        "All runs shown were fitted; a point on the line is predicted exactly, bars hold 90 % of the bootstrap "
-        "resamples. Points of one kind that all lie on one side are what the law cannot express.",
+        "All runs shown were fitted. Points on the line are predicted exactly; bars contain 90 % of the bootstrap "
+        "resamples. If all points of a kind lie on one side, the law cannot describe them.",
         drawing,
         rows,
     )
 
 
 def around(values: np.ndarray) -> tuple[float, float]:
-    """Return the ends of an axis that shows all values with a margin."""
+    """Return axis limits that include all values and a margin."""
     margin = 0.06 * np.ptp(values) or 0.1
     return float(values.min() - margin), float(values.max() + margin)
 
@@ -263,10 +262,10 @@ LOOKS = {
 
 
 def compared_laws(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
-    """Draw a panel per law, the lowest held-out error first.
+    """Draw predictions against measurements, a panel per law in order of held-out error.
 
     Args:
-      rows: numbers of the runs in their file.
+      rows: row numbers of the runs in their file.
     """
     columns = 3 if len(comparison.laws) > 4 else 2
     drawing, panels = grid(len(comparison.laws), columns, height_inches=2.9, sharex=True, sharey=True)
@@ -288,8 +287,8 @@ def compared_laws(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Fi
     drawing.supylabel(f"predicted {words}", fontsize=8.5)
     return Figure(
         "Predicted against measured",
-        f"A point on the line is predicted exactly. RMSE in {comparison.unit}; held-out runs are predicted by a fit "
-        "that did not see them. Triangles lie beyond the frame.",
+        f"Points on the line are predicted exactly. RMSE in {comparison.unit}; held-out runs are predicted by a fit "
+        "without them. Triangles lie beyond the axis limits.",
         drawing,
         data,
     )

@@ -1,4 +1,4 @@
-"""Draw how trainings run: expert loads and their balance, interruptions and resumes, and the cost of plans."""
+"""Draw diagnostics of training runs: expert loads and their balance, interruptions, and the cost of plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from moejax.report.findings import Findings, layer_loads
 from moejax.result import size
 
 LAYER_PANELS = 6
-"""Layers that get a panel, spread over the model's depth."""
+"""Maximum number of panels; layers are spread over the model's depth."""
 OUTCOMES = {
     "done": ("|", GREEN),
     "running": ("|", BLUE),
@@ -37,14 +37,14 @@ OUTCOMES = {
     "killed": ("X", RED),
     "failed": ("s", RED),
 }
-"""Mark and colour of how an attempt ended; one that was killed did not say how."""
+"""Mark and colour of each outcome of an attempt; a killed attempt leaves no outcome."""
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 TRAININGS = 40
-"""Rows that are shown: of more trainings, those of most attempts."""
+"""Maximum number of rows; runs with the most attempts are kept."""
 
 
 def loads(inputs: FigureInputs) -> Figure:
-    """Load of every expert over the tokens seen, a panel per layer."""
+    """Draw the load of every expert over training tokens, a panel per layer."""
     table = inputs.table
     layers = ordered(table["layer"])
     shown = [
@@ -76,15 +76,15 @@ def loads(inputs: FigureInputs) -> Figure:
     bar.outline.set_visible(False)  # type: ignore[union-attr]
     return Figure(
         "Expert loads over time",
-        "Share of assignments of every expert over the balanced one, as training goes on: purple experts are starved, "
-        "brown ones crowded. A stripe that stays is an expert that routing has given up." + inputs.whose,
+        "Share of assignments of every expert, divided by the balanced share, during training. Purple experts get "
+        "too few tokens, brown experts too many. A stripe that stays purple is a dead expert." + inputs.whose,
         drawing,
         table[["layer", "expert", "tokens", "load"]].to_dict("records"),
     )
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return the edges of cells around ascending positive centres; a single cell is as wide as its centre is large."""
+    """Return the edges of cells around ascending positive centres; a single cell's width equals its centre."""
     if len(centres) == 1:
         return centres * np.array([0.5, 1.5])
     middles = (centres[1:] + centres[:-1]) / 2
@@ -92,7 +92,7 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 
 
 def restarts(inputs: FigureInputs) -> Figure:
-    """Draw the attempts of every training over wall time, with their outcomes and the repeated work."""
+    """Draw the attempts of every training run over wall time, with their outcomes and the repeated work."""
     table = inputs.table
     counts = table["model"].value_counts(sort=False)
     most = set(counts.sort_values(ascending=False, kind="stable").index[:TRAININGS])
@@ -138,24 +138,28 @@ def restarts(inputs: FigureInputs) -> Figure:
         if (table["outcome"] == outcome).any()
     ]
     drawing.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
-    fewer = f" The {TRAININGS} of most attempts are shown of {len(counts)}." if len(counts) > TRAININGS else ""
+    fewer = (
+        f" The {TRAININGS} runs with the most attempts of {len(counts)} are shown." if len(counts) > TRAININGS else ""
+    )
     return Figure(
         "Kills and resumes",
-        "Every attempt of every training over wall time. A cross or a square is an end that was not the training's "
-        "own; the number beside it is the time that went to taking steps again." + fewer + inputs.whose,
+        "Every attempt of every training run over wall time. A cross or a square marks an interruption; the number "
+        "next to it is the time spent on repeated steps." + fewer + inputs.whose,
         drawing,
         table.to_dict("records"),
     )
 
 
 LAYERS = 48
-"""Layers that are shown; a larger study shows the first in its table."""
+"""Maximum number of layers; a larger study shows its first layers."""
 NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
-"""Widths of a load that is written into its cell, of a letter of a layer's name, and of the scale beside the cells."""
+"""Widths of a load printed in a cell, of a character of a layer's name, and of the colour bar."""
 
 
 def expert_loads(findings: Findings) -> Figure | None:
-    """Draw every mixture at its largest token budget, one row per layer. Return None if no run has experts."""
+    """Draw each MoE model's expert loads at its largest token budget, one row per layer. Return None if no run has
+    experts.
+    """
     if "expert_loads" not in findings.runs or "tokens" not in findings.runs:
         return None
     largest = findings.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
@@ -196,8 +200,8 @@ def expert_loads(findings: Findings) -> Figure | None:
     return Figure(
         "Expert loads",
         "Share of assignments that each routed expert gets on the validation set at the model's largest budget, over "
-        "the balanced share; experts are sorted within a layer. Purple experts are starved, brown ones crowded."
-        + left_out,
+        "the balanced share; experts are sorted within a layer. Purple experts get too few tokens, brown experts too "
+        "many." + left_out,
         drawing,
         [
             {"model": name, "layer": layer, "expert_by_load": rank + 1, "load_over_balanced": load}
@@ -208,7 +212,7 @@ def expert_loads(findings: Findings) -> Figure | None:
 
 
 def _write(axes, cells: np.ndarray, norm: TwoSlopeNorm) -> None:
-    """Write the load into every cell, in a light colour on dark cells."""
+    """Print the load in every cell, in a light colour on dark cells."""
     for (row, place), load in np.ndenumerate(cells):
         if np.isfinite(load):
             colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"
@@ -223,7 +227,7 @@ MEASURES = {
 
 
 def routing_health(inputs: FigureInputs) -> Figure | None:
-    """Draw a panel per measure of the table, over tokens. Return None if the table has no measures of mixtures."""
+    """Draw routing statistics over tokens, a panel per statistic. Return None if the table has none."""
     table = inputs.table
     known = [name for name in MEASURES if name in table and table[name].notna().any()]
     if not known or "tokens" not in table:
@@ -244,8 +248,9 @@ def routing_health(inputs: FigureInputs) -> Figure | None:
         panels.append(Panel(x=TOKENS, y=MEASURES[name], series=series))
     return figure(
         "Routing health",
-        "Of every mixture on the validation set: the spread of its experts' loads, the worst load, and the share of "
-        "assignments dropped where a capacity drops any. Routing that is healthy stays low and falls with tokens.",
+        "Statistics of every MoE model on the validation set: the spread of its experts' loads, the worst load, and "
+        "the share of dropped assignments, if any are dropped. With healthy routing, they stay low and fall with "
+        "tokens.",
         panels,
         columns=3,
         height=2.6,

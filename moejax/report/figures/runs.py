@@ -1,4 +1,4 @@
-"""Draw runs: loss against compute and against tokens, and errors of tasks against loss."""
+"""Draw runs: loss against compute, loss against tokens, and task errors against loss."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from moejax.report.findings import Findings, experts, frontier, is_mixture
 from moejax.run_table import DataFrame
 
 BY = ("sparsity", "expansion", "active_experts", "params_active")
-"""Columns that may colour the points: the first that varies by more than ``CLEARLY``, else the first that varies."""
+"""Candidate columns for the colour: the first that varies by more than ``CLEARLY``, or else the first that varies."""
 CLEARLY = 1.25
 CLASSES = 5
 EQUAL = 0.02
-"""Relative difference within which values of the colouring column are one level."""
+"""Relative difference within which values of the colour column count as equal."""
 POINTS = 2000
-"""Points that are drawn; of a larger table an even sample, and every run of the frontier."""
+"""Maximum number of points; a larger table is sampled evenly, and every run of the frontier is kept."""
 
 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:
@@ -32,7 +32,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     best = frontier(table, "flops")
     shown = table if len(table) <= POINTS else table.iloc[np.unique(np.linspace(0, len(table) - 1, POINTS).astype(int))]
     series = _by_class(shown)
-    line = len(best) > 1  # A line of one run is not seen.
+    line = len(best) > 1  # A line of one run would be invisible.
     series.append(
         Series(
             label="frontier",
@@ -46,7 +46,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
     return figure(
         "Loss against compute",
-        "Every run; the line joins the runs that none with as little compute beats." + sampled + inputs.whose,
+        "Every run; the line joins the runs with the lowest loss for their compute." + sampled + inputs.whose,
         [Panel(x=FLOPS, y=LOSS, series=series)],
         columns=1,
         height=3.4,
@@ -54,7 +54,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
 
 
 def _by_class(table: DataFrame) -> list[Series]:
-    """Return the points in up to five classes of the first variable that varies."""
+    """Return a series of points for each of up to five classes of the first variable that varies."""
     varied = [name for name in BY if name in table and table[name].nunique() > 1]
     clearly = (name for name in varied if table[name].max() > CLEARLY * table[name].min())
     name = next(clearly, varied[0] if varied else None)
@@ -74,7 +74,7 @@ def _by_class(table: DataFrame) -> list[Series]:
 def split_into_classes(values: np.ndarray) -> list[list[np.ndarray]]:
     """Split ascending values into up to ``CLASSES`` lists of levels.
 
-    Values are one level if neighbours differ by at most ``EQUAL``: nominal sixes may be 5.99 and 6.01.
+    Neighbouring values form a level if they differ by at most ``EQUAL``: a nominal 6 may be 5.99 or 6.01.
     """
     levels = np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
     parts = np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
@@ -87,17 +87,17 @@ def range_of(levels: list[np.ndarray]) -> str:
 
 
 MODELS = 200
-"""Models that are lines; a larger study is seen over its compute."""
+"""Maximum number of models with a line; for a larger study, the figure over compute is clearer."""
 LABELLED = 24
-"""Models whose names fit beside the axes; in a larger study the CSV has them."""
+"""Maximum number of models with a printed name; the CSV names all models."""
 TICKS = 6
-"""Budgets that are ticks themselves; more make a plain log axis."""
+"""Maximum number of budgets that serve as ticks; with more, the log axis has its usual ticks."""
 
 
 def loss_vs_tokens(findings: Findings) -> Figure | None:
-    """Draw loss against tokens. Colours are widths or ranges of widths; dense models are dashed with open squares.
+    """Draw loss against tokens. Colours show widths or ranges of widths; dense models are dashed with open squares.
 
-    None if the table does not give widths, tokens and which models are mixtures, or has too many models.
+    Return None if the table lacks widths or tokens, does not distinguish MoE from dense models, or has too many models.
     """
     runs, mixture = findings.runs, is_mixture(findings.runs)
     if mixture is None or not {"model_dim", "tokens"} <= set(runs) or runs["model"].nunique() > MODELS:
@@ -131,14 +131,14 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
     kinds = [Line2D([], [], color=MUTED, marker="o", label="mixture of experts")] if mixture else []
     if dense:
         kinds.append(Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"))
-    # Below: losses fall from one upper corner, and points at equal compute may fill the other.
+    # The legend goes below the axes: curves fill the upper left corner, and points of equal compute may fill the right.
     below = columns_of([str(key.get_label()) for key in (*keys, *kinds)])
     drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
     lines = runs["model"].duplicated().any()
     marks = ("solid", "dashed") if lines else ("a dot", "an open square")
     paid = (
-        f" Where a mixture ({marks[0]}) lies below the dense model of its width ({marks[1]}), experts paid off at "
-        f"equal active width."
+        f" Where an MoE model ({marks[0]}) lies below the dense model of its width ({marks[1]}), experts improve the "
+        f"loss at equal active width."
     )
     return Figure(
         "Loss against tokens",
@@ -166,11 +166,11 @@ def _range(widths: np.ndarray) -> str:
 
 ERROR = Axis("error", "error")
 TASKS = 15
-"""Tasks that are drawn."""
+"""Maximum number of panels."""
 
 
 def scores_vs_loss(table: DataFrame, title: str, said: str = "") -> Figure:
-    """Draw a panel per task of a table with ``task``, ``loss``, ``error`` and ``sparsity``.
+    """Draw error against loss, a panel per task, from a table with ``task``, ``loss``, ``error`` and ``sparsity``.
 
     A column ``fitted_error`` is drawn as a line.
     """
@@ -193,7 +193,7 @@ def scores_vs_loss(table: DataFrame, title: str, said: str = "") -> Figure:
         panels.append(Panel(x=LOSS, y=ERROR, series=series, title=str(task)))
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     left = f" {len(tasks) - TASKS} more tasks are in the table." if len(tasks) > TASKS else ""
-    meaning = "The error is what a score lacks to 100 %, if it is a share of the documents."
+    meaning = "For scores that are shares of documents, the error is 100 % minus the score."
     return figure(
         title,
         f"Against the validation loss. {meaning}{said}{left}",

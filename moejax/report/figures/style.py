@@ -1,7 +1,7 @@
-"""One look for every figure: colours that colour-blind readers tell apart, in a light and a dark page.
+"""Define the style of all figures, with colours that suit colour-blind readers and light and dark pages.
 
-Figures are drawn in the light page's colours; ``moejax.report.page`` turns each into the CSS variable of its name, so
-that a figure inside a page follows the page.
+Figures are drawn in the light colours; ``moejax.report.page`` replaces each colour with its CSS variable, so that
+figures follow the page's light or dark mode.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 INK, MUTED, FAINT, PAPER = "#1d232b", "#5f6975", "#d3d8de", "#fefefe"
 BLUE, ORANGE, GREEN, PINK, SKY, RED = "#0072b2", "#d55e00", "#009e73", "#b0558f", "#3f95cc", "#a4232f"
 SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
-"""Colours of categories, in the order they are used (after Okabe and Ito)."""
+"""Colours of categories, in order of use (after Okabe and Ito)."""
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("moejax", colormaps["viridis"](np.linspace(0.0, 0.93, 256)))
-"""Colours of a quantity, dark where it is small; read alike by colour-blind eyes and in grey."""
+"""Colours of a quantity, dark for small values; the order is also visible to colour-blind readers and in grey."""
 
 
 LOST = 0.15
-"""Luminance under which a line has less than a contrast of 3 to a dark page."""
+"""Luminance below which a line has a contrast of less than 3 on a dark page."""
 
 
 def ramp(count: int) -> list[str]:
@@ -40,18 +40,20 @@ def ramp(count: int) -> list[str]:
 
 
 def coloured(values: Collection[T]) -> list[tuple[T, str]]:
-    """Return ordered values with their colours of a ramp."""
+    """Return ordered values with their colours along a ramp."""
     return list(zip(values, ramp(len(values)), strict=True))
 
 
 def dark(colour: str) -> bool:
-    """Return whether a line of this colour is hard to see on the dark side of a page."""
+    """Return whether a line of this colour is hard to see on a dark page."""
     linear = (np.asarray(to_rgb(colour)) + 0.055) ** 2.4 / 1.055**2.4
     return float(linear @ (0.2126, 0.7152, 0.0722)) < LOST
 
 
 def classes(count: int) -> list[str]:
-    """Return colours of ``count`` classes: those of the page if there are enough, which also suit its dark mode."""
+    """Return colours of ``count`` classes: the page's colours, which suit its dark mode, if there are enough; else a
+    ramp.
+    """
     return list(SERIES[:count]) if count <= len(SERIES) else ramp(count)
 
 
@@ -67,7 +69,7 @@ COLOURS = {
     "sky": SKY,
     "red": RED,
 }
-"""Every colour by the name of its CSS variable."""
+"""Colours by CSS variable name."""
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -94,7 +96,7 @@ RC: dict[Any, Any] = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "text.color": INK,
-    # Names of runs and columns are what users write, dollars and all.
+    # Names of runs and columns may contain dollar signs, which would start math text.
     "text.parse_math": False,
     "legend.frameon": False,
     "legend.fontsize": 8,
@@ -103,17 +105,17 @@ RC: dict[Any, Any] = {
     "figure.facecolor": "none",
     "figure.constrained_layout.use": True,
     "svg.fonttype": "none",
-    # TrueType, which journals ask for, and not Type 3.
+    # Embed TrueType instead of Type 3 fonts, as journals require.
     "pdf.fonttype": 42,
     "svg.hashsalt": "moejax",
 }
-"""matplotlib settings, applied around every drawing, never globally."""
+"""matplotlib settings, applied to each drawing instead of globally."""
 
 WIDTH_INCHES = 7.2
 
 
 def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> tuple[Drawing, list[Axes]]:
-    """Return a figure of ``count`` panels in rows of at most ``columns``."""
+    """Return a matplotlib figure of ``count`` panels in rows of at most ``columns``."""
     columns = min(count, columns)
     rows = -(-count // columns)
     drawing = Drawing(figsize=(WIDTH_INCHES, rows * height_inches))
@@ -129,7 +131,7 @@ def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> No
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
     powers = np.arange(np.floor(np.log10(low)), np.log10(high) + 1)
     seen = [tick for tick in np.outer(10.0**powers, subs).ravel() if low <= tick <= high]
-    # Between 57K and 172K lies only 100K: a range as short as that has even ticks.
+    # A short range gets evenly spaced ticks: between 57K and 172K, 100K is the only power of 10.
     axis.set_major_locator(
         LogLocator(subs=subs, numticks=most) if len(seen) > 1 else MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
     )
@@ -139,9 +141,9 @@ def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> No
 
 
 def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colours: Sequence[str], size: float) -> None:
-    """Write texts beside the right edge, at heights in data units, moved apart where they would overlap.
+    """Print labels at the right edge at heights in data units, moved apart to avoid overlaps.
 
-    ``size`` is the least distance between two texts, in data units.
+    ``size`` is the minimum distance between two labels, in data units.
     """
     for height, text, colour, place in zip(heights, texts, colours, spread(heights, size), strict=True):
         axes.annotate(
@@ -159,12 +161,12 @@ def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colour
 
 
 def spread(heights: Sequence[float], least: float) -> list[float]:
-    """Return heights in the same order, moved as little as possible so that neighbours are ``least`` apart."""
+    """Return the heights, moved as little as possible so that neighbours are at least ``least`` apart."""
     order = np.argsort(heights)
     blocks: list[list[float]] = []
     for height in np.asarray(heights, float)[order]:
         blocks.append([height, 1])
-        # A block is its middle and its size; touching blocks become one around their common middle.
+        # A block is a centre and a size; blocks that touch merge around their common centre.
         while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < least * (blocks[-1][1] + blocks[-2][1]) / 2:
             (one, few), (other, more) = blocks[-2:]
             blocks[-2:] = [[(one * few + other * more) / (few + more), few + more]]
@@ -175,4 +177,4 @@ def spread(heights: Sequence[float], least: float) -> list[float]:
 
 
 Draw = Callable[[Any], Any]
-"""From ``moejax.report.findings.Findings`` to a Figure, or None if the study has nothing to show there."""
+"""A function from ``moejax.report.findings.Findings`` to a ``Figure``, or None if the study lacks the data."""
