@@ -1,4 +1,4 @@
-"""The first minutes with an accelerator: what it can do, whether our kernels are right on it, and how fast a step is.
+"""Measure an accelerator: its peak rates, the correctness of moejax's kernels, and the speed of training steps.
 
     python benchmarks/accelerator.py --out runs/first_gpu
     python benchmarks/accelerator.py --dry
@@ -6,10 +6,10 @@
     python benchmarks/accelerator.py --hf-python ~/hf/bin/python
     python benchmarks/accelerator.py --join runs/first_gpu runs/kernels
 
-Each stage runs in processes of its own and within its share of the minutes; a case that crashes or hangs is written as
-an error, and the stage goes on behind it. Rows are in OUT/rows.jsonl as soon as they are measured, what the processes
-print in OUT/log.txt, and the tables in OUT/table.md, written anew behind every stage. ``--dry`` rehearses everything
-with tiny shapes on a CPU; its times say nothing. No network is needed. What a machine must have: docs/accelerators.md.
+Each stage runs in its own processes and within its share of the minutes. A case that crashes or hangs is recorded as an
+error, and the stage continues with the next case. OUT/rows.jsonl gets each row when it is measured, OUT/log.txt the
+output of the processes, and OUT/table.md the tables after every stage. ``--dry`` rehearses all stages with tiny shapes
+on a CPU; its times are meaningless. No network is needed. docs/accelerators.md lists the requirements of a machine.
 
 The exit status is 1 if a case ended with an error, 2 if nothing can be measured here.
 """
@@ -28,7 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# The package beside this folder, installed or not.
+# Import the package next to this folder, whether it is installed or not.
 sys.path.insert(1, str(HERE.parent))
 
 from accelerator_stages.cases import ROWS, Cases, Row, append, read, sentence  # noqa: E402
@@ -46,36 +46,37 @@ FLAGS = {
     "no command buffers": "--xla_gpu_enable_command_buffer=",
     "latency-hiding scheduler": "--xla_gpu_enable_latency_hiding_scheduler=true",
 }
-"""Flags that MaxText and NVIDIA's JAX-Toolbox set for H100, one at a time; what is said of several GPUs is not here."""
+"""Flags that MaxText and NVIDIA's JAX-Toolbox set for H100, measured one at a time; flags for several GPUs are left
+out."""
 STAGES = {
     "machine": Stage("accelerator_stages.machine:main", 8),
     "ceilings": Stage("accelerator_stages.ceilings:main", 7),
-    # XLA's search for the fastest product in float32 alone takes minutes.
+    # XLA's autotuning of float32 matmuls alone takes minutes.
     "correctness": Stage("accelerator_stages.correctness:main", 16, {"": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}),
     "grouped": Stage("accelerator_stages.grouped:main", 18),
     "attention": Stage("accelerator_stages.attention:main", 8),
     "steps": Stage("accelerator_stages.steps:main", 18),
     "hugging_face": Stage("accelerator_stages.hugging_face:main", 8),
-    # Kernels of a command buffer bear its name instead of their instructions'.
+    # In a command buffer, kernels have the buffer's name instead of the names of their instructions.
     "profile": Stage("accelerator_stages.steps:profile", 4, {"": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}}),
     "compile": Stage("accelerator_stages.steps:start", 6, {"cold": {}, "warm": {}}),
     "resume": Stage("accelerator_stages.resume:main", 7),
     "eight_bits": Stage("accelerator_stages.eight_bits:main", 8),
     "flags": Stage("accelerator_stages.steps:flags", 8, {name: {"XLA_FLAGS": flags} for name, flags in FLAGS.items()}),
 }
-"""In the order of what must be known first."""
+"""Stages in order of importance."""
 DRY_MINUTES = 8.0
-"""Several times what a rehearsal needs."""
+"""Minutes for a rehearsal, several times its usual duration."""
 SILENCE_SECONDS = 150.0
 
 
 def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: str) -> int:
-    """Run stages, and the first in any case, and print their tables."""
+    """Run the given stages and always the first, and print their tables."""
     lacking = missing(HERE.parent / "pyproject.toml")
     print(advice(lacking), flush=True)
     began = int(time.time())
     append(out / ROWS, {"run": began, "stage": "packages", "case": "missing", "packages": lacking, "is_dry": is_dry})
-    print(f"Rows: {out / ROWS}; what the processes print: {out / 'log.txt'}.", flush=True)
+    print(f"Rows: {out / ROWS}; output of the processes: {out / 'log.txt'}.", flush=True)
 
     def after(name: str) -> bool:
         rows = [row for row in read(out / ROWS) if row["run"] == began and row["stage"] == name and "begun" not in row]
@@ -98,7 +99,7 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: st
         Runner(out, began, limits, HERE / "accelerator.py", ["--dry"] if is_dry else []).stages(stages, after)
     rows = read(out / ROWS)
     mine = [row for row in current(rows) if row["run"] == began]
-    # What was measured has been told; a terminal's last lines are the table that matters.
+    # The rows were printed above; end with the most important table.
     result = summary(rows, only_limits=True)
     print()
     render.show(result) if importlib.util.find_spec("rich") else print(render.markdown(result))
@@ -110,12 +111,12 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: st
 
 
 def _has_only_a_cpu(rows: list[Row]) -> bool:
-    """Whether the stage ``machine`` has found so; it may be cut off before it finds anything."""
+    """Return whether the stage ``machine`` found no accelerator; False if the stage was stopped early."""
     return any(row.get("platform") == "cpu" for row in rows)
 
 
 def _told(row: Row) -> str:
-    """What a row says, in a line."""
+    """Summarize a row in one line."""
     if why := row.get("error") or row.get("left_out"):
         return f"{'ERROR' if 'error' in row else 'left out'}: {why}"
     values = {name: value for name, value in row.items() if name not in ("run", "stage", "case")}
@@ -131,27 +132,27 @@ def _write_tables(out: Path) -> None:
 
 
 def _set_environment(cache: str, is_dry: bool) -> None:
-    """For the stages' processes."""
+    """Set environment variables for the stages' processes."""
     if is_dry:
         os.environ["JAX_PLATFORMS"] = "cpu"
-        # Programs are compiled for longer than they run.
+        # Programs take longer to compile than to run.
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick_flags(optimised=False)}"
     elif platforms := os.environ.get("JAX_PLATFORMS"):
-        # The host's CPU is what checks compare with.
+        # Checks compare with results of the host's CPU.
         os.environ["JAX_PLATFORMS"] = platforms if "cpu" in platforms else f"{platforms},cpu"
-    # In its plain programs: its own kernels are no accelerator's, and take half a minute to compile.
+    # On the CPU, use plain JAX: the CPU kernels do not run on accelerators and take half a minute to compile.
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     take_gpu_memory()
-    # One GPU of several: what they send each other is another question.
+    # Use one GPU; communication between GPUs is not measured.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    # Stages meet each other's programs again; what a compilation costs is measured with caches of its own.
+    # Stages reuse each other's compiled programs; compile times are measured with separate caches.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
     os.environ["PYTHONUNBUFFERED"] = "1"
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Be the process of a stage."""
+    """Run a stage in this process."""
     given = (options.stage, options.out, options.run, options.deadline, options.dry, options.case)
     module, _, function = options.child.partition(":")
     print(f"--- {options.stage} {options.case}", flush=True)
@@ -167,12 +168,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--out", type=Path, help="folder for rows, log and tables; runs/accelerator, or -dry behind it")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for rows, log and tables (default: runs/accelerator; runs/accelerator-dry with --dry)",
+    )
     parser.add_argument("--minutes", type=float, help=f"for all stages together; 9, or {DRY_MINUTES:g} with --dry")
     parser.add_argument("--only", nargs="+", default=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)}")
     parser.add_argument("--dry", action="store_true", help="rehearse on a CPU with tiny shapes")
     parser.add_argument("--hf-python", default=sys.executable, help="a Python with torch, transformers and moejax's")
-    parser.add_argument("--join", type=Path, nargs="+", help="print the tables of the rows in these folders together")
+    parser.add_argument("--join", type=Path, nargs="+", help="print common tables of the rows in these folders")
     for hidden in ("--child", "--stage", "--case"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--run", type=int, default=0, help=argparse.SUPPRESS)
@@ -191,21 +196,21 @@ def main() -> int:
         return 0
     names = [name for word in options.only for name in word.split(",") if name]
     if not names:
-        parser.error(f"--only names no stage; stages are {', '.join(STAGES)}.")
+        parser.error(f"--only contains no stage; the stages are {', '.join(STAGES)}.")
     if unknown := [name for name in names if name not in STAGES]:
-        parser.error(f"there is no stage {', '.join(unknown)}; stages are {', '.join(STAGES)}.")
+        parser.error(f"unknown stage {', '.join(unknown)}; the stages are {', '.join(STAGES)}.")
     out = options.out or Path("runs", "accelerator-dry" if options.dry else "accelerator")
     minutes = options.minutes if options.minutes is not None else DRY_MINUTES if options.dry else 9.0
     if not minutes > 0:
-        parser.error(f"--minutes is {minutes:g}; give the stages some.")
+        parser.error(f"--minutes is {minutes:g}; give a positive number.")
     if out.is_dir() and any(out.iterdir()) and not read(out / ROWS):
-        parser.error(f"--out {out} holds files, and no rows of this benchmark; name an empty or new folder.")
+        parser.error(f"--out {out} contains files but no rows of this benchmark; name an empty or new folder.")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / ROWS).open("a", encoding="utf-8").close()
     except OSError as error:
         parser.error(f"--out {out} cannot be written: {error.strerror}; name another folder.")
-    # What is measured is kept when somebody ends this early, or a connection is lost.
+    # Keep the measurements if the user stops the benchmark or the connection is lost.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     return run(out, names, minutes, options.dry, options.hf_python)

@@ -1,16 +1,16 @@
-"""How long a first command takes, in a process of its own: what a user waits for before anything was compiled.
+"""Measure the time of a user's first commands, including compilation, each in its own process.
 
     python benchmarks/cold.py                              some six minutes
     python benchmarks/cold.py --only fit design --rounds 7
-    python benchmarks/cold.py --also OTHER/.venv/bin/python        another checkout in the same turns, as old beside new
+    python benchmarks/cold.py --also OTHER/.venv/bin/python        also another checkout, for a comparison of versions
 
-Each command runs cold, with an empty folder of kept programs, and a second time, with the programs that the first one
-kept; in turns, beside ``import scipy.optimize, pandas`` and ``import jax``. Medians over the rounds of the processor
-time of all threads (user and system) and of the clock; where other work shares the machine, trust the former, and the
-load that is printed.
+Each command runs cold, with an empty compilation cache, and a second time with the filled cache. Rounds alternate
+between the commands, ``import scipy.optimize, pandas`` and ``import jax``. The table has medians over rounds of the
+processor time of all threads (user and system) and of wall time. If other work shares the machine, use the processor
+time, and consider the printed load.
 
-The table has 16 runs with 11 columns: Chinchilla's law, with what mixtures add by the chapter's, and .3 % of noise.
-``compare`` is of fifteen laws, ``compare-all`` of all that can be fitted to these columns.
+The run table has 16 runs and 11 columns, by Chinchilla's law with the effect of experts by chapter 002's law and 0.3 %
+noise. ``compare`` compares fifteen laws, ``compare-all`` all laws that can be fitted to these columns.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PAPERS = (
     "chinchilla,data_constrained,five_factor,four_factor,three_factor,two_factor,marginal_active,marginal_experts,"
     "marginal_shared,sparsity,granularity,expert_count,routed,dense_to_moe,effective_params"
 )
-"""Fifteen laws of a loss by sizes and tokens, those of the five documents and what they build on."""
+"""Fifteen loss laws of sizes and tokens, from the five papers and their sources."""
 COMMANDS = {
     "predict": "predict --law all --arch qwen3-30b-a3b --tokens 10T",
     "fit": "fit runs.csv --law effective_params",
@@ -48,14 +48,14 @@ IMPORTS = {"import scipy.optimize, pandas": "import scipy.optimize, pandas", "im
 
 
 class Seconds(NamedTuple):
-    """Of the processor in all threads, and of the clock."""
+    """Processor seconds of all threads, and wall seconds."""
 
     processor: float
     clock: float
 
 
 def runs(count: int = 16) -> pd.DataFrame:
-    """Runs of mixtures with the columns that laws of the loss read."""
+    """Return a table of MoE runs with the columns that loss laws read."""
     rng = np.random.default_rng(0)
     experts, top_k = 2.0 ** rng.integers(3, 7, count), 2.0 ** rng.integers(0, 3, count)
     active, tokens = np.exp(rng.uniform(np.log([2e7, 5e8]), np.log([1e9, 2e10]), (count, 2))).T
@@ -78,10 +78,10 @@ def runs(count: int = 16) -> pd.DataFrame:
 
 
 def timed(words: list[str], folder: Path, environment: dict[str, str]) -> Seconds:
-    """Seconds of a process.
+    """Return the seconds of a process.
 
     Raises:
-      RuntimeError: it failed; with what it said.
+      RuntimeError: the process failed; the message has its output.
     """
     with tempfile.TemporaryFile() as said:
         began = time.perf_counter()
@@ -102,7 +102,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
-    parser.add_argument("--also", action="append", default=[], metavar="PYTHON", help="of another checkout")
+    parser.add_argument("--also", action="append", default=[], metavar="PYTHON", help="Python of another checkout")
     options = parser.parse_args()
     pythons = {"": sys.executable} | {f" of {python}": python for python in options.also}
     usual = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON"))}

@@ -1,9 +1,10 @@
-"""How often ranges of a law of loss curves hold the truth, where neighbours' noise is alike.
+"""Measure the coverage of intervals of loss-curve laws under autocorrelated noise.
 
 Command:  python benchmarks/curve_coverage.py --sets 60 --law momentum
-Made-up curves of the multi-power law (``tests/fit/known_curves.py``) or of the momentum law: a constant rate, a cosine
-and one drop of the rate, 4,000 steps, a point every 20, AR(1) noise of log loss. Asked: the exact loss at the end of a
-schedule that is not among them, and of one three times as long; a new measured loss there; and every coefficient.
+Synthetic curves follow the multi-power law (``tests/fit/known_curves.py``) or the momentum law, with a constant
+learning rate, a cosine, and one step decay; they have 4,000 steps, a point every 20 steps, and AR(1) noise of the log
+loss. Coverage is measured for the true final loss of a new schedule and of a schedule three times as long, for new
+measured losses there, and for every coefficient.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ TRUTHS = {
 def coverage(
     truth: Any, sets: int, noise: float, along: float, blocks: Sequence[int], level: float = 0.9
 ) -> dict[str, Counter]:
-    """How many of some sets have each truth in its interval, by how many stretches of a curve are draws."""
+    """Count the sets whose intervals contain each true value, by the number of segments per curve that are
+    resampled.
+    """
     inside: dict[str, Counter] = {f"{count} stretches": Counter() for count in blocks}
     for number in range(sets):
         read = curves(seed=number + 1, law=truth, noise=noise, along=along, every=20)
-        # Every set is searched from the truth alone: coverage is asked, not the search.
+        # The search starts only at the truth, to measure coverage rather than the search.
         found = fit_curves(read, truth, starts=WarmStart((truth,)), search=EVERY_START)
         for count, own in zip(blocks, inside.values(), strict=True):
             own.update(_inside(truth, with_uncertainty(found, runs_of(read, blocks=count)), noise, number, level))

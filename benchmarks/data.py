@@ -1,13 +1,13 @@
-"""How fast text becomes tokens, documents become rows, and rows become batches.
+"""Measure the speed of tokenization, packing and batching.
 
     python benchmarks/data.py --megabytes 160
 
     python benchmarks/data.py --megabytes 20 --store s3://BUCKET/FOLDER
 
-Prepares JSON lines made of the standard library's files, as bytes and with a BPE trained here, in one process and in
-as many as there are cores. Prints MB/s of text by the clock and by CPU time, and the largest process; then the time to
-pack a million documents, and tokens per second of batches by the number of threads that read them; with --store, of a
-copy of the set there too, which is written to that folder. Needs three times the text's size on disk.
+Prepares JSON lines from the standard library's files, as bytes and with a BPE trained here, in one process and in one
+process per core. Prints MB/s of text by wall and CPU time and the peak memory of a process, then the time to pack a
+million documents and tokens per second of batches by number of reader threads. With --store, the dataset is also copied
+to that folder and read from there. Needs three times the text's size on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from moejax.data.train_tokenizer import train_tokenizer
 
 
 def write_text(folder: Path, megabytes: float) -> int:
-    """One file of JSON lines; returns the bytes of text in it."""
+    """Write one file of JSON lines, and return its bytes of text."""
     found = [document for shard in input_shards_of("python_stdlib", SourceOptions()) for document in shard.documents()]
     texts = [
         d.content.decode(errors="ignore") for d in found if isinstance(d, Document) and isinstance(d.content, bytes)
@@ -50,7 +50,7 @@ def write_text(folder: Path, megabytes: float) -> int:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its ended children: what a busy machine does not change much."""
+    """Return the CPU time of this process and its finished children, which hardly depends on the machine's load."""
     return sum(os.times()[:4])
 
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--store", metavar="URL")
     arguments = parser.parse_args()
-    # A tokenizer's own threads would make one process many.
+    # One process must not use several cores by the tokenizer's threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as temporary:
@@ -94,7 +94,7 @@ def main() -> None:
         _, pieces, rows = plan([np.cumsum(lengths)], 2049)
         took, fill = time.perf_counter() - began, pieces.sum() / (len(rows) - 1) / 2049
         print(f"a million documents packed into rows of 2,049 tokens: {took:.1f} s, {fill:.2%} full")
-        # Here, since every worker imports what this file imports, and Grain is heavy.
+        # The import is local, since every worker imports this file and Grain is slow to import.
         from moejax.data.corpus import open_corpus
         from moejax.storage import open_storage
 

@@ -1,10 +1,9 @@
-"""How far ``moejax design`` is from every closed form of an optimum, and multipliers from solving again.
+"""Compare ``moejax design`` with closed-form optima, and its multipliers with finite differences.
 
     python benchmarks/design.py
 
-A closed form is what a paper derives on paper; the optimiser knows none of them. A multiplier is what a constraint is
-worth by the conditions of the optimum; solving again moves the bound by 2 % both ways. ``tests/design`` holds both to
-it.
+The closed forms come from papers; the optimizer does not use them. A multiplier is the price of a constraint by the
+optimality conditions; the finite difference solves again with the bound moved by ±2 %. ``tests/design`` checks both.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ TABLE_4 = {
     "Deepseek-V3.1": (671e9, 0.2202),
     "Kimi-K2": (1e12, 0.2040),
 }
-"""Zhao et al. (2025), Table 4: N and the theoretical optimum of N_a / N as printed, at seven experts and S = 0.31."""
+"""Zhao et al. (2025), Table 4: N and the printed theoretical optimum of N_a / N, at G = 7 and S = 0.31."""
 
 Pairs = Mapping[str, tuple[float, Any]]
-"""By quantity: what the optimiser found, and the closed form."""
+"""The optimizer's result and the closed form, by quantity."""
 
 
 def held(name: str, value: float) -> Constraint:
-    """A constraint that leaves one value."""
+    """Return a constraint that fixes a quantity."""
     return Constraint(name=name, low=value, high=value)
 
 
 def chosen(law: Any, *constraints: Constraint, **options: Any) -> Mapping[str, float]:
-    """What the optimiser chooses."""
+    """Return the design that the optimizer chooses."""
     return optimise(of_sizes(law, constraints, **options)).values
 
 
 def beside(found: Mapping[str, float], expected: Mapping[str, Any]) -> Pairs:
-    """Every quantity of a closed form beside what was found."""
+    """Return every quantity of a closed form with the optimizer's result."""
     return {name: (found[name], value) for name, value in expected.items()}
 
 
@@ -69,25 +68,25 @@ def hoffmann(flops: float) -> Pairs:
 
 
 def muennighoff() -> Pairs:
-    """Muennighoff et al. (2023) where no token need return: Hoffmann's split with their constants."""
+    """Muennighoff et al. (2023) without repeated tokens: Hoffmann's allocation with their constants."""
     found = chosen(MUENNIGHOFF, Constraint(name="flops", high=1e22), Constraint(name="unique_tokens", high=1e12))
     return beside(found, optimal_split(MUENNIGHOFF.unrepeated, 1e22))
 
 
 def effective() -> Pairs:
-    """Chapter 002: the split at one expansion."""
+    """Chapter 002: the allocation at a fixed expansion."""
     found = chosen(CHAPTER_002, Constraint(name="flops", high=3.4e24), held("expansion", 18.1))
     return beside(found, effective_optimal(CHAPTER_002, 3.4e24, 18.1).value)
 
 
 def ludziejewski() -> Pairs:
-    """Ludziejewski et al. (2025), Table 1: the split at eight experts."""
+    """Ludziejewski et al. (2025), Table 1: the allocation at eight experts."""
     found = chosen(LUDZIEJEWSKI, Constraint(name="flops", high=1e22), held("expert_expansion", 8.0))
     return beside(found, experts_optimal(LUDZIEJEWSKI, 1e22, 8.0).value)
 
 
 def zhao() -> Pairs:
-    """Zhao et al. (2025): G* and S* (Eqs. 12 and 13), N_a* and D* (Eq. 31), all at once."""
+    """Zhao et al. (2025): G* and S* (Eqs. 12 and 13), N_a* and D* (Eq. 31), jointly."""
     found = chosen(ZHAO_2025, Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12))
     experts, share = five_factor.best_active_experts(ZHAO_2025), five_factor.best_shared_share(ZHAO_2025)
     # Zhao et al. count C = N_a·D, without the factor 6.
@@ -113,12 +112,12 @@ def abnar(total: float, flops: float) -> Pairs:
     found = chosen(ABNAR_2025, Constraint(name="flops", high=flops), held("params_total", total))
     with float64():
         best = sparsity.best_sparsity(ABNAR_2025, flops, total, Proportional())
-    # A valley this flat is placed to 1e-6 by the derivative, not by the loss.
+    # The minimum is so flat that only the derivative locates it to 1e-6.
     return {"activation_ratio": (1 / found["expert_expansion"], 1 - float(best))}
 
 
 def tian() -> Pairs:
-    """Tian et al. (2025): the granularity of greatest leverage."""
+    """Tian et al. (2025): the granularity with the largest leverage."""
     found = chosen(TIAN, held("expert_expansion", 32.0), Constraint(name="flops", high=1e22))
     return beside(found, {"granularity": optimal_granularity(TIAN, 1 / 32, 1e22).value["granularity"]})
 
@@ -135,7 +134,7 @@ CLOSED_FORMS: dict[str, Callable[[], Pairs]] = {
     "Abnar, S* at 10B parameters, 3e20 FLOPs": lambda: abnar(1e10, 3e20),
     "Tian, best granularity at 1e22 FLOPs, 32 experts per active one": tian,
 }
-"""By what it is about."""
+"""Functions that compare the optimizer with a closed form, by description."""
 
 BUDGET, PARAMETERS = Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12)
 HOURS, MEMORY = Constraint(name="chip_hours", high=512 * 24 * 30.0), Constraint(name="memory_bytes", high=512 * 80e9)
@@ -148,7 +147,7 @@ PRICED: dict[str, tuple[Any, tuple[Constraint, ...]]] = {
     "Ludziejewski": (LUDZIEJEWSKI, (BUDGET, PARAMETERS)),
     "Muennighoff": (MUENNIGHOFF, (BUDGET, Constraint(name="unique_tokens", high=1e11))),
 }
-"""Laws and constraints whose worth is asked."""
+"""Problems whose multipliers are checked, by description."""
 
 
 def main() -> None:

@@ -1,18 +1,17 @@
-"""Speed of the dispatchers, side by side in one run, as shares of the speed of dense computation of the same FLOPs.
+"""Compare the speed of dispatchers with dense computation of the same FLOPs.
 
-Run on one core, as a device of a data-parallel CPU run has:
+Run on one core, like a device of a data-parallel CPU run:
 
     taskset -c 0 python benchmarks/dispatch.py
     taskset -c 0 python benchmarks/dispatch.py --sizes quickstart --rounds 30
 
-A row is one layer's experts: forward alone, and forward with backward (gradients of tokens, combine weights and
-matrices). There are two yardsticks, for as many rows as there are assignments: ``product``, one X·W and its two
-gradients with X [rows, D] and W [D, 3F]; and ``expert``, all rows through one SwiGLU expert, which is what a dense
-layer costs.
+Each result is for one layer's experts, forward only and forward with backward (gradients of tokens, combine weights and
+matrices). The two baselines have one row per assignment: ``product`` is one matmul X·W with its two gradients, X [rows,
+D] and W [D, 3F]; ``expert`` sends all rows through one SwiGLU expert, which is the cost of a dense layer.
 
-Rounds of all programs alternate, and medians of processor time are compared, so that other work on the machine counts
-little. The allocator is told to keep memory it was given: fresh pages cost as much as the arithmetic at these sizes.
-The capacity dispatcher gets a capacity factor of 2, and so does less work where loads are skewed: it drops.
+Rounds of all programs alternate, and medians of processor time are compared, which reduces the effect of other work on
+the machine. The allocator keeps freed memory, because new pages cost as much as the arithmetic at these sizes. The
+capacity dispatcher has a capacity factor of 2, so it drops tokens and does less work if loads are skewed.
 """
 
 import argparse
@@ -63,9 +62,9 @@ SIZES = {
 
 
 def draw_routing(size: Size, generator: np.random.Generator) -> Routing:
-    """Different experts for each token, all as likely or with the probabilities 1/rank of Zipf's law."""
+    """Draw distinct experts for each token, with equal probabilities or 1/rank (Zipf's law)."""
     weight = np.ones(size.experts) if size.load == "balanced" else 1.0 / np.arange(1, size.experts + 1)
-    # The largest of log-weight + Gumbel noise are a draw without replacement.
+    # The indices of the largest values of log-weight + Gumbel noise are a sample without replacement.
     noise = generator.gumbel(size=(size.tokens, size.experts)) + np.log(weight)
     expert = jnp.asarray(np.argsort(-noise, axis=1)[:, : size.top_k], jnp.int32)
     logits = jnp.zeros((size.tokens, size.experts))
@@ -73,9 +72,9 @@ def draw_routing(size: Size, generator: np.random.Generator) -> Routing:
 
 
 def with_gradients(function):
-    """A program of a function's value and its gradients.
+    """Compile a function's value and its gradients.
 
-    The last arguments are the experts of the assignments, which have no gradient, and the gradient of the value.
+    The last two arguments are the experts of the assignments, which have no gradient, and the cotangent of the value.
     """
 
     def both(*arguments):
@@ -87,7 +86,7 @@ def with_gradients(function):
 
 
 def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
-    """For each name a function, its arguments and the gradient of its value."""
+    """Return functions by name, each with its arguments and the cotangent of its value."""
     generator = np.random.default_rng(0)
 
     def normal(*shape):
@@ -100,7 +99,7 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
 
     def of(name):
         def dispatched(x, weight, experts, expert):
-            # As an argument, so that the compiler cannot sort it beforehand.
+            # The choice is an argument, so that the compiler cannot sort it at compile time.
             given = dataclasses.replace(routing, expert=expert, combine_weight=weight)
             served = limit_capacity(given, 2.0) if name == "capacity" else given
             return DISPATCHERS[name](x, served, experts)
@@ -131,7 +130,7 @@ def seconds(program, *arguments) -> float:
 
 
 def measure(size: Size, dispatchers: list[str], rounds: int) -> dict[str, tuple[float, float]]:
-    """Median seconds of forward, and of forward with backward, by name."""
+    """Measure the median seconds of forward, and of forward with backward, by name."""
     made = {
         name: (jax.jit(function), with_gradients(function), arguments, dy)
         for name, (function, arguments, dy) in programs(size, dispatchers).items()

@@ -1,10 +1,10 @@
-"""How fast laws are fitted, beside SciPy on the same runs in the same process.
+"""Compare the speed of fitting laws with SciPy, on the same runs in the same process.
 
     python benchmarks/fit.py                 a minute or two
     python benchmarks/fit.py --long          also every start of Hoffmann's grid, and Abnar's 437,400
 
-The runs are 240 points of Hoffmann's law with 0.75 % noise; a CSV with columns params_active, tokens and loss may be
-given instead (--runs). SciPy is timed on a random sample of the grid and scaled to its 4,500 starts.
+The runs are 240 points of Hoffmann's law with 0.75 % noise, or a CSV with columns params_active, tokens and loss
+(--runs). SciPy is timed on a random sample of the grid, and the time is scaled to its 4,500 starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DELTA = 1e-3
 
 
 def sweep(law: Any, count: int, noise: float) -> Runs:
-    """Runs of a law over four decades of compute."""
+    """Return runs by a law over four decades of compute."""
     rng = np.random.default_rng(0)
     active, tokens = np.exp(rng.uniform(np.log([5e7, 1e9]), np.log([1e10, 5e11]), (count, 2))).T
     experts = 2.0 ** rng.integers(1, 8, count)
@@ -53,7 +53,7 @@ def sweep(law: Any, count: int, noise: float) -> Runs:
 
 
 def published_objective(runs: Runs) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """Hoffmann's objective as the published notebooks write it, in logarithms of raw sizes, with its gradient."""
+    """Return Hoffmann's objective and its gradient as in the published notebooks, in logarithms of raw sizes."""
     sizes, tokens, losses = np.log(runs.design.params_active), np.log(runs.design.tokens), np.log(runs.loss)
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -74,7 +74,7 @@ def published_objective(runs: Runs) -> Callable[[np.ndarray], tuple[float, np.nd
 
 
 def scipy_seconds(runs: Runs, starts: np.ndarray, *, analytic: bool) -> tuple[float, float]:
-    """Seconds and lowest objective of SciPy's L-BFGS-B from some starts."""
+    """Return the seconds and lowest objective of SciPy's L-BFGS-B over some starts."""
     objective = published_objective(runs)
     options = {"ftol": 1e-15, "gtol": 1e-12, "maxiter": 5000, "maxfun": 50000} if analytic else {}
     began = time.perf_counter()
@@ -88,7 +88,7 @@ def scipy_seconds(runs: Runs, starts: np.ndarray, *, analytic: bool) -> tuple[fl
 
 
 def published_starts(count: int) -> np.ndarray:
-    """A random sample of Hoffmann's grid, in the published coordinates."""
+    """Return a random sample of Hoffmann's grid in the published coordinates."""
     v = HOFFMANN_GRID.values
     axes = [np.log(v[n]) for n in ("params_scale", "tokens_scale", "irreducible")]
     axes += [np.asarray(v[n], float) for n in ("params_exponent", "tokens_exponent")]
@@ -97,14 +97,14 @@ def published_starts(count: int) -> np.ndarray:
 
 
 def seconds(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall seconds of one call, and what it returned."""
+    """Return the wall seconds of one call and its result."""
     began = time.perf_counter()
     found = run()
     return time.perf_counter() - began, found
 
 
 def beside_scipy(runs: Runs, repeats: int) -> None:
-    """Hoffmann's grid, interleaved so that a busy machine slows all alike."""
+    """Fit Hoffmann's grid with moejax and SciPy, interleaved so that other load affects both equally."""
     fit_law(Chinchilla, runs, starts=HOFFMANN_GRID)
     ours, numeric, analytic, best = [], [], [], {}
     for i in range(repeats):

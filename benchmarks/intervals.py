@@ -1,26 +1,27 @@
-"""How often printed 90 % intervals hold the truth: laws measured with noise, many times.
+"""Measure the coverage of 90 % intervals on many synthetic tables with noise.
 
     python benchmarks/intervals.py                     60 tables of every size and noise
     python benchmarks/intervals.py --tables 200 --bootstrap 200
     python benchmarks/intervals.py --only "15 x 1"     tables of 15 runs
-    python benchmarks/intervals.py --only lone         the settings whose name holds that
+    python benchmarks/intervals.py --only lone         the settings whose name contains this text
     python benchmarks/intervals.py --few               N* of 8 architectures: decided, resampled and designed
     python benchmarks/intervals.py --laws all          every law that is fitted, on tables of ``law_tables.py``
     python benchmarks/intervals.py --laws sparsity,kaplan --tables 200 --search
 
-A table has so many architectures, each trained for so many budgets from 2 to 200 tokens a parameter. Noise of log loss
-is of each run alone, shared by the runs of an architecture as well, or grows with a run's tokens. Three kinds of table:
+A table has several architectures, each trained for several budgets from 2 to 200 tokens per parameter. The noise of the
+log loss is independent for each run, partly shared by the runs of an architecture, or grows with a run's tokens. There
+are three kinds of tables:
 
-- hoffmann: dense models of Hoffmann's law, whose N* at 1e23 FLOPs is asked besides the coefficients;
-- lone: mixtures whose total parameters are 1 to 1.5 times the active ones, but for one architecture's 32 times, which
-  so carries gamma almost alone;
-- routed: Clark's law, whose coupling c may have either sign.
+- hoffmann: dense models by Hoffmann's law; N* at 1e23 FLOPs is checked in addition to the coefficients;
+- lone: MoE models with 1 to 1.5 times as many total as active parameters, except for one architecture with 32 times,
+which almost alone determines gamma;
+- routed: models by Clark's law, whose coupling c may have either sign.
 
-Printed: the share of tables whose interval holds the true number, for each number. With ``--laws``: of how many tables
-that have an interval it holds the truth, for every coefficient, for what the law gives of a run ten times beyond the
-table, and for what such a run is measured to be; the open and the unknown are counted on their own. ``!`` marks a count
-that intervals of 90 % come to in one of a hundred cases or less. A fit starts at the truth, so that its intervals are
-asked and not its search; with ``--search`` it does not.
+The output is the share of tables whose interval contains the true value of each quantity. With ``--laws``, it is the
+number of tables whose interval contains the truth among tables with an interval, for every coefficient, for the law's
+value at a run ten times as large as the table's, and for a noisy measurement of this run. Unbounded and missing
+intervals are counted separately. ``!`` marks counts with a probability of at most 1 % under correct coverage. Fits
+start at the truth, to measure intervals rather than the search; with ``--search`` they do not.
 """
 
 from __future__ import annotations
@@ -81,28 +82,28 @@ KINDS: dict[str, tuple[Any, Callable[..., Design]]] = {
     "lone": (CHAPTER_002, _lone),
     "routed": (CLARK, _routed),
 }
-"""The true law of a kind of table, and its designs."""
+"""The true law and the designs of each kind of table."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A size of table, and how it scatters."""
+    """A kind and size of table with its noise."""
 
     architectures: int
     budgets: int
     shared_noise: float
-    """Standard deviation of log loss that the runs of an architecture share."""
+    """Standard deviation of the log-loss noise that the runs of an architecture share."""
     own_noise: float
-    """Of every run alone."""
+    """Standard deviation of the independent noise of each run."""
     squared: bool = False
-    """Whether squares are minimised, and not Huber's penalty."""
+    """True for least squares, False for the Huber loss."""
     kind: str = "hoffmann"
     growing: bool = False
-    """Whether a run's own noise grows with its tokens, from a third of ``own_noise`` to three times it."""
+    """True if a run's independent noise grows with its tokens, from a third to three times ``own_noise``."""
 
     @property
     def penalty(self) -> Penalty:
-        """What is minimised."""
+        """Return the penalty of the residuals."""
         return Squared() if self.squared else Huber()
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ SMALL = [
     for noise in (0.002, 0.02)
     for squared in (False, True)
 ]
-"""Few runs, each of an architecture of its own."""
+"""Small tables, with one run per architecture."""
 OTHERS = [
     *(Setting(*size, *noise, kind="lone") for size in SIZES[1:] for noise in (NOISES[0], NOISES[2])),
     *(Setting(*size, *noise, True, kind="routed") for size in SIZES[1:] for noise in (NOISES[0], NOISES[2])),
@@ -127,17 +128,17 @@ OTHERS = [
 
 
 def settings() -> list[Setting]:
-    """Every size with every noise, under both penalties; and the other kinds."""
+    """Return all combinations of sizes, noise and penalties, and the other kinds of tables."""
     of_hoffmann = [Setting(*size, *noise, squared) for size in SIZES for noise in NOISES for squared in (False, True)]
     return [*SMALL, *of_hoffmann, *OTHERS]
 
 
 def table(setting: Setting, seed: int) -> Runs:
-    """Runs of a law with noise."""
+    """Return runs by the true law with noise."""
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(setting.architectures), setting.budgets)
     sizes = np.geomspace(5e7, 5e9, setting.architectures)[group]
-    # One budget an architecture: they differ in their tokens per parameter.
+    # With one budget per architecture, architectures differ in tokens per parameter.
     ratios = np.resize(np.geomspace(2, 200, max(setting.budgets, 3)), len(group))
     tokens = np.clip(ratios * sizes, 1e9, 5e11) * np.exp(0.1 * rng.normal(size=len(group)))
     truth, design_of = KINDS[setting.kind]
@@ -151,14 +152,14 @@ def table(setting: Setting, seed: int) -> Runs:
 
 
 def asked(setting: Setting) -> dict[str, Estimand]:
-    """The numbers whose intervals are tried: the coefficients, and a decision where the law makes one."""
+    """Return the checked quantities: the coefficients and, if the law has one, the optimum."""
     law = type(KINDS[setting.kind][0])
     decisions = decision_estimands(law, {"flops": FLOPS})[:1] if setting.kind == "hoffmann" else []
     return {estimand.symbol: estimand for estimand in (*coefficient_estimands(law), *decisions)}
 
 
 def covered(setting: Setting, tables: int, resamples: int = 0) -> dict[str, float]:
-    """The share of tables whose interval (of resamples, if any) holds each number."""
+    """Return the share of tables whose interval (by resampling, if requested) contains each true value."""
     truth, estimands = KINDS[setting.kind][0], asked(setting)
     signs = keeps_sign(truth)
     one_sign = np.array([signs.get(estimand.name, True) for estimand in estimands.values()])
@@ -180,7 +181,7 @@ def covered(setting: Setting, tables: int, resamples: int = 0) -> dict[str, floa
 
 
 def few(architectures: int, tables: int, resamples: int = 200) -> dict[str, tuple[float, float]]:
-    """Of N* at 1e22 FLOPs, by way: the share of intervals that hold the truth, and the median of high over low."""
+    """Return, for N* at 1e22 FLOPs and each method, the coverage and the median ratio of the interval's ends."""
     setting = Setting(architectures, 4, 0.003, 0.003)
     (estimand,) = decision_estimands(Chinchilla, {"flops": 1e22})[:1]
     truth, found = float(estimand.functional(HOFFMANN_2022)), {}
@@ -198,12 +199,14 @@ def few(architectures: int, tables: int, resamples: int = 200) -> dict[str, tupl
 
 
 RUN, EXACT = "a run beyond", "the law beyond"
-"""What is asked beside the coefficients: what is measured at ``LARGER``, and what the true law gives there."""
+"""Quantities besides the coefficients: a measurement at ``LARGER``, and the true law's value there."""
 HELD, MISSED, OPEN, UNKNOWN = "held", "missed", "open", "unknown"
 
 
 def recovered(one: MadeUp, tables: int, *, level: float = 0.9, searched: bool = False) -> dict[str, Counter[str]]:
-    """By number, how many tables' intervals hold the truth, miss it, have no end, or are not given at all."""
+    """Count, for each quantity, the tables whose interval contains the truth, misses it, is unbounded, or is
+    missing.
+    """
     truths, at = coefficients(one.whole), larger(one)
     found = {name: Counter() for name in (*truths, EXACT, RUN)}
     exact = float(predict(one.whole, runs_from(_one_of_each(at), np.ones(1)), one.output)[0])
@@ -236,13 +239,15 @@ def _verdict(low: float, high: float, truth: float) -> str:
 
 
 def expected(count: int, level: float = 0.9) -> tuple[int, int]:
-    """Fewest and most of so many intervals that hold the truth, but for one case in a hundred."""
+    """Return the 99 % range of the number of intervals that contain the truth under correct coverage."""
     least, most = scipy.stats.binom.interval(0.99, count, level)
     return int(least), int(most)
 
 
 def in_words(name: str, count: Counter[str], level: float = 0.9) -> str:
-    """``alpha 52/60``, with what is not known, and a mark where luck hardly explains the count."""
+    """Format a count, such as ``alpha 52/60``, with missing intervals, and a mark if chance hardly explains the
+    count.
+    """
     known_ones = count[HELD] + count[MISSED]
     least, most = expected(known_ones, level) if known_ones else (0, 0)
     said = f"{name} {count[HELD]}/{known_ones}" + ("" if least <= count[HELD] <= most else " !")
@@ -255,11 +260,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--tables", type=int, default=60)
-    parser.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="of resamples instead")
-    parser.add_argument("--only", default="", metavar="WORDS", help="settings whose name holds these")
-    parser.add_argument("--few", action="store_true", help="N* of few architectures, by every way to an interval")
-    parser.add_argument("--laws", default="", metavar="NAMES", help="laws of law_tables.py, with commas; or all")
-    parser.add_argument("--search", action="store_true", help="of --laws: fits that do not start at the truth")
+    parser.add_argument(
+        "--bootstrap", type=int, default=0, metavar="COUNT", help="number of resamples, for bootstrap intervals"
+    )
+    parser.add_argument("--only", default="", metavar="WORDS", help="only settings whose name contains this text")
+    parser.add_argument("--few", action="store_true", help="N* of few architectures, by every interval method")
+    parser.add_argument(
+        "--laws", default="", metavar="NAMES", help="laws of law_tables.py, separated by commas, or all"
+    )
+    parser.add_argument("--search", action="store_true", help="with --laws: do not start fits at the truth")
     given = parser.parse_args()
     if given.laws:
         compile_quickly()

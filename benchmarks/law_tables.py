@@ -1,9 +1,9 @@
-"""Made-up tables of every law that is fitted: models of many shapes, a few budgets each, noise, and a known law.
+"""Make synthetic tables for every fitted law: models of many shapes with a few budgets each, a known law, and noise.
 
-A table has twice as many architectures as its law has coefficients, and no fewer than ten: 6 million to 2 billion
-active parameters, dense or with up to 128 experts, each trained for four budgets of 5 to 160 tokens a parameter, on
-text that returns up to 60 times. Runs of an architecture share some of their luck. ``LARGER`` is ten times as large in
-active parameters, and in tokens, as the largest of these.
+A table has twice as many architectures as its law has coefficients, and at least ten. They have 6 million to 2 billion
+active parameters, are dense or have up to 128 experts, and are trained for four budgets of 5 to 160 tokens per
+parameter, with up to 60 epochs. Runs of an architecture share part of their noise. ``LARGER`` has ten times the active
+parameters and tokens of the largest model.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from moejax.laws.scores.chained_law import chained_law
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A true law, and how measurements scatter around it."""
+    """A true law and the noise of measurements."""
 
     truth: Any
     output: str = "loss"
     shared: float = 0.002
-    """Standard deviation of the logarithm that the runs of an architecture share."""
+    """Standard deviation of the log noise that the runs of an architecture share."""
     own: float = 0.002
-    """Of every run alone."""
+    """Standard deviation of the independent log noise of each run."""
     loss_law: Any = None
-    """Of a score: the true law of the loss that it is read off."""
+    """For a score: the true loss law on which it depends."""
     chained: bool = field(default=False, repr=False)
-    """Whether the score is fitted with that law as one."""
+    """True if the score and its loss law are fitted as one chained law."""
 
     @property
     def whole(self) -> Any:
-        """The true law of what a run's sizes give: of a score, both laws as one."""
+        """Return the true law as a function of a run's sizes; for a score, the chain of both laws."""
         if not self.chained:
             return self.truth
         cls = chained_law(type(self.loss_law), type(self.truth))
         return cls(**coefficients(self.loss_law), **coefficients(self.truth))
 
     def chance(self, *seed: int) -> np.random.Generator:
-        """Random numbers of this law's own: equal ones would make all laws miss in the same tables."""
+        """Return a random generator with a seed per law; a common seed would correlate the misses of all laws."""
         return np.random.default_rng([zlib.crc32(repr(self).encode()), *seed])
 
     def measured(self, design: Design, group: np.ndarray, rng: np.random.Generator) -> Runs:
-        """What the runs of some designs come to."""
+        """Return noisy measurements of some designs."""
         exact = predict(self.truth, runs_from(design, np.ones(len(group))), self.output)
         luck = self.shared * rng.normal(size=group.max() + 1)[group] + self.own * rng.normal(size=len(group))
         read = {name: np.asarray(value_of(design, name), float) for name in type(self.truth).inputs}
@@ -81,7 +81,7 @@ BITS_PER_BYTE = replace(
     HOFFMANN_2022,
     **{name: coefficients(HOFFMANN_2022)[name] / 3 for name in ("irreducible", "params_scale", "tokens_scale")},
 )
-"""What accuracies are read off: with four bytes or so in a token, a third of the nats per token."""
+"""Hoffmann's law in bits per byte, for laws of accuracy: a third of the nats per token, at about four bytes per token."""
 OTHERS: dict[str, MadeUp] = {
     "loss_compute": MadeUp(frontier(HOFFMANN_2022)),
     "dense_to_moe": MadeUp(DenseToMoe(**coefficients(HOFFMANN_2022), experts_exponent=0.2)),
@@ -95,19 +95,19 @@ OTHERS: dict[str, MadeUp] = {
     "marginal_shared": MadeUp(MarginalShared(shared_square=0.8, shared_slope=-0.5, offset=2.6)),
     "power_law": MadeUp(POWER(k=0.5, a=0.25, b=0.1, c=0.5), "learning_rate", 0.05, 0.15),
 }
-"""Laws without published constants, or with some at the end of what they can be; and one by formula."""
+"""Laws without published constants or with constants at the end of their range, and a law by formula."""
 NOISE = {
     "loss": (0.002, 0.002),
     "error": (0.004, 0.004),
     "accuracy": (0.004, 0.004),
     "efficiency_leverage": (0.02, 0.02),
 }
-"""Shared and own, by output; of a best learning rate, batch or size that a sweep finds it is ``SWEPT``."""
+"""Shared and independent noise by output; for the results of sweeps (learning rate, batch, size) it is ``SWEPT``."""
 SWEPT = (0.05, 0.15)
 
 
 def made_up() -> dict[str, MadeUp]:
-    """Every law that is searched for, by name; an output beside the first and a chained score by both names."""
+    """Return every fitted law by name; a second output and a chained score have both names."""
     found = {}
     for name, law in LAWS.items():
         if law in NOT_SEARCHED or not (name in OTHERS or PUBLISHED[name]) or "total_ratio" in law.outputs:
@@ -127,7 +127,7 @@ BUDGETS = 4
 
 
 def architectures(count: int, rng: np.random.Generator) -> tuple[Design, np.ndarray]:
-    """Runs of so many models, and the number of each run's model."""
+    """Return designs of the runs of ``count`` models, and the index of each run's model."""
     group = np.repeat(np.arange(count), BUDGETS)
     width = 64 * np.round(np.geomspace(4, 32, count) * np.exp(0.1 * rng.normal(size=count)))
     layers = np.maximum(np.round(width / np.exp(rng.uniform(np.log(24), np.log(100), count))), 2)
@@ -164,14 +164,14 @@ LARGER = {
     "unique_tokens": 6e11,
     "flops": 3.6e23,
 }
-"""The run that is asked about."""
+"""The extrapolated run."""
 SEARCH = Search(screened=24, rounds=((25, 6),))
 STARTS = 128
-"""Of a fit that does not begin at the truth: fewer than ``moejax fit`` makes."""
+"""Initial guesses of a fit that does not start at the truth, fewer than in ``moejax fit``."""
 
 
 def table(one: MadeUp, seed: int) -> Runs:
-    """A table of a law: what was measured, and of a score with the measured loss."""
+    """Return a table of measurements by a law; for a score, with the measured loss."""
     rng = one.chance(seed)
     count = max(10, 2 * len(coefficients(one.whole)))
     design, group = architectures(count, rng)
@@ -183,7 +183,7 @@ def table(one: MadeUp, seed: int) -> Runs:
 
 
 def fitted(one: MadeUp, runs: Runs, *, searched: bool = False) -> FitResult:
-    """The fit that ``moejax fit`` makes of a table, from the truth alone or, ``searched``, without knowing it."""
+    """Fit a table like ``moejax fit``, with the search started at the truth or, if ``searched``, without it."""
 
     def fit(truth: Any, measured: Runs) -> FitResult:
         starts = Sobol(STARTS) if searched else WarmStart((truth,))
@@ -198,7 +198,7 @@ def fitted(one: MadeUp, runs: Runs, *, searched: bool = False) -> FitResult:
 
 
 def larger(one: MadeUp) -> Design:
-    """The run that is asked about, as the law of a table reads it."""
+    """Return the inputs of a table's law for the extrapolated run."""
     sizes = design_from(LARGER)
     read = LARGER if one.loss_law is None else LARGER | {"loss": float(one.loss_law(sizes))}
     return design_from({name: read[name] for name in type(one.whole).inputs})

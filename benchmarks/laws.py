@@ -1,4 +1,4 @@
-"""How long a law takes for a million designs: compile once, then time the best of five calls.
+"""Time each law on a million designs: compile once, then take the best of five calls.
 
     python benchmarks/laws.py
 
@@ -22,7 +22,7 @@ DESIGNS = 1_000_000
 
 
 def designs(key: jax.Array) -> Design:
-    """A million random mixtures."""
+    """Return a million random MoE designs."""
     keys = iter(jax.random.split(key, 10))
 
     def between(low: float, high: float) -> jax.Array:
@@ -46,7 +46,7 @@ def designs(key: jax.Array) -> Design:
 
 
 def seconds(law: Any, points: Design) -> float:
-    """Wall seconds of one compiled call over all points, the best of five."""
+    """Return the wall seconds of a compiled call on all designs, the best of five."""
     batched = jax.jit(jax.vmap(law))
     jax.block_until_ready(batched(points))
     times = []
@@ -58,7 +58,7 @@ def seconds(law: Any, points: Design) -> float:
 
 
 def example(name: str) -> Any:
-    """The law with its default constants, or with made-up ones if none are published."""
+    """Return the law with its default constants, or with arbitrary constants if none are published."""
     for entry in PUBLISHED[name].values():
         return entry.law
     made_up = {"+": 0.3, "-": -0.3, "any": 0.1}

@@ -1,19 +1,19 @@
-"""What runs chosen by ``moejax next`` save: simulations in which a published law is the truth, and real tables.
+"""Measure the savings by ``moejax next``, in simulations with a published law as the truth and on real tables.
 
     python benchmarks/next.py                                        minutes on one core
     python benchmarks/next.py --tables DIR                           also the tables of Clark et al. and of Marin
     python benchmarks/next.py --laws abnar --shares 0.1 --seeds 20   less
 
-A simulation measures losses by a law with .3 % noise. One arm is the paper's own grid. The designed arm may spend a
-share of the grid's FLOPs: a pilot of the cheapest runs, then rounds in which the law is fitted to what was measured and
-``moejax next`` plans the next runs, among runs spread over the grid's ranges and none larger than the grid's largest.
-The random arm draws from the same runs for as many FLOPs. Each arm's last fit is asked for what lies far beyond: the
-loss of a run of 1e24 FLOPs (Abnar's: 1e23), and the best size at that budget. Errors are |log(found / true)|, medians
-over seeds. No fit starts near the truth.
+A simulation measures losses by a law with 0.3 % noise. One arm is the paper's grid. The designed arm spends a share of
+the grid's FLOPs: first on a pilot of the cheapest runs, and then on rounds in which the law is fitted to the
+measurements and ``moejax next`` plans the next runs. Its candidates are spread over the grid's ranges, and none is
+larger than the grid's largest run. The random arm draws from the same candidates for as many FLOPs. Each arm's last fit
+extrapolates to the loss of a run with 1e24 FLOPs (Abnar: 1e23) and to the best size at this budget. Errors are
+|log(estimate / truth)|, as medians over seeds. No fit starts near the truth.
 
-On a real table the rows beyond a size are held out, and the others are bought: in the order of ``moejax next``, which
-is asked for all held-out losses at once, and in random orders. The error on the held-out rows is given along the way,
-beside that of the whole table.
+On a real table, the rows above a size are held out. The other rows are bought in the order of ``moejax next``, whose
+target is all held-out losses jointly, and in random orders. The output compares the errors on the held-out rows, at
+several budgets, with the error of a fit to all rows.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from moejax.laws.design import FIELDS, Design
 NOISE = 0.003
 POOL = 1024
 PILOT, ROUNDS = 0.1, (0.2, 0.4, 0.7, 1.0)
-"""Shares of the designed arm's FLOPs and runs that are spent when a round ends."""
+"""Shares of the designed arm's FLOPs and runs that are spent after the pilot and after each round."""
 SWEEPS = 0
 STARTS = 12
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A law that is taken to be true, and how its paper measured it."""
+    """A law that serves as the truth, and its paper's grid."""
 
     law: Any
     grid: Design
@@ -64,12 +64,12 @@ class Truth:
 
 
 def cost(design: Design) -> np.ndarray:
-    """FLOPs of every run."""
+    """Return the FLOPs of every run."""
     return 6 * np.asarray(design.params_active) * np.asarray(design.tokens)
 
 
 def zhao() -> Truth:
-    """The 268 rows of Table 6 that the paper fits."""
+    """Return the 268 rows of Table 6 that the paper fits."""
     from moejax.papers.zhao.table_6 import table_6
 
     rows = [row for row in table_6() if row.index < 268]
@@ -99,7 +99,7 @@ def zhao() -> Truth:
 
 
 def abnar() -> Truth:
-    """The grid of configs/studies/abnar.py: 157 runs."""
+    """Return the grid of configs/studies/abnar.py: 157 runs."""
     from moejax.cli.config_file import load
     from moejax.laws.accounting import design_of
     from moejax.study.study import Study
@@ -118,7 +118,7 @@ def abnar() -> Truth:
     )
     names = ("params_active", "expert_expansion", "tokens")
     active, expansion, tokens = _spread(*_ranges(grid, names), names).T
-    # Total over active parameters as in the grid, where attention and embeddings are not experts.
+    # Ratio of total to active parameters as in the grid, where attention and embeddings are not in experts.
     fit = np.polyfit(np.log(np.asarray(grid.expert_expansion)), np.log(np.asarray(grid.expansion)), 2)
     total = active * np.exp(np.maximum(np.polyval(fit, np.log(expansion)), 0.0))
     pool = Design(
@@ -131,7 +131,7 @@ def abnar() -> Truth:
 
 
 def ludziejewski(table: Path) -> Truth:
-    """The 270 runs of the paper's Appendix E, as a table lists them."""
+    """Return the 270 runs of the paper's Appendix E, from a table."""
     import pandas as pd
 
     rows = pd.read_csv(table)
@@ -161,14 +161,16 @@ def _ranges(grid: Design, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _spread(low: np.ndarray, high: np.ndarray, names: Sequence[str], extra: int = 0) -> np.ndarray:
-    """Points spread over logarithms as ``moejax next`` spreads its candidates; ``extra`` columns between 0 and 1."""
+    """Return points spread like the candidates of ``moejax next``, evenly in logarithms, with ``extra`` columns between
+    0 and 1.
+    """
     cube = spread(len(names) + extra, 16 * POOL, seed=0)
     cube[:, : len(names)] = np.exp(np.log(low) + cube[:, : len(names)] * np.log(high / low))
     return cube
 
 
 def _affordable(pool: Design, grid: Design) -> Design:
-    """Runs of the pool no larger, and no smaller, than the grid's, with active parameters like the grid's."""
+    """Return the runs of the pool within the grid's ranges of FLOPs and active parameters."""
     flops, own = cost(pool), cost(grid)
     active, of_grid = np.asarray(pool.params_active), np.asarray(grid.params_active)
     kept = (flops <= own.max()) & (flops >= own.min()) & (active >= of_grid.min()) & (active <= of_grid.max())
@@ -187,7 +189,7 @@ def _joined(*designs: Design) -> Design:
 
 @dataclass(frozen=True)
 class Residuals:
-    """A law's log losses less those measured, in units of the noise; the runs belong to the lane."""
+    """Differences of a law's and the measured log losses, in units of the noise, for the runs of one vmapped lane."""
 
     objective: FitObjective
 
@@ -198,9 +200,9 @@ class Residuals:
 
 @functools.partial(jax.jit, static_argnums=0)
 def fitted(residuals: Residuals, starts: Any, shared: Any, lane: Any) -> Any:
-    """The best point of a lane from all its starts, by Levenberg and Marquardt.
+    """Return a lane's best fit over all its starts, by Levenberg-Marquardt.
 
-    L-BFGS, which ``moejax fit`` uses for penalties that are no squares, takes ten times as long here and stops short.
+    L-BFGS, which ``moejax fit`` uses for other penalties, takes ten times as long here and stops before the minimum.
     """
 
     def one(start: Any) -> tuple[Any, Any]:
@@ -232,14 +234,14 @@ def fitted(residuals: Residuals, starts: Any, shared: Any, lane: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def squares(residuals: Residuals, points: Any, shared: Any, lane: Any) -> Any:
-    """Sums of squares of one lane at many points."""
+    """Return a lane's sums of squares at many points."""
     return jax.vmap(lambda point: jnp.sum(residuals(point, shared, lane) ** 2))(points)
 
 
 class Fitter:
-    """Fits of one law to any of some runs, by least squares of log loss, from starts that know no answer.
+    """Vmapped least-squares fits of a law's log loss to subsets of runs, from starts independent of the truth.
 
-    Which runs a lane has is a row of ``chosen``, an entry per run that is 1 or 0; no lane has more than ``most``.
+    Each vmapped fit (lane) has a row in ``chosen``, with an entry of 1 or 0 per run, and at most ``most`` runs.
     """
 
     def __init__(self, law: type, design: Design, losses: np.ndarray, most: int):
@@ -251,13 +253,13 @@ class Fitter:
         self.data = {name: value for name, value in data.items() if name != "loss"}
 
     def _lane(self, lane: int, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of a lane's runs, filled up with runs of weight 0, and these weights."""
+        """Return the indices of a lane's runs, padded with runs of weight 0, and the weights."""
         rows = np.flatnonzero(chosen[lane])
         filled = np.r_[rows, np.zeros(self.most - len(rows), int)]
         return filled, (np.arange(self.most) < len(rows)).astype(float)
 
     def fit(self, chosen: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
-        """The best point of every lane, from a few of many starts and, if given, a point of an earlier round."""
+        """Return every lane's best fit, from the best of many starts and, if given, the fit of an earlier round."""
         residuals, points = Residuals(self.objective), []
         with float64():
             for number in range(len(chosen)):
@@ -275,7 +277,7 @@ class Fitter:
         return np.stack(points)
 
     def law(self, point: np.ndarray) -> Any:
-        """The law at a point."""
+        """Return the law with the coefficients of a point."""
         with float64():
             return jax.tree.map(float, self.objective.law_at(point, {**self.data, "design": self.centred}))
 
@@ -288,13 +290,13 @@ class Fitter:
         budget: RunBudget,
         rows: np.ndarray,
     ) -> np.ndarray:
-        """The runs of one lane with what ``moejax next`` adds within a budget from some rows."""
+        """Return a lane's runs with the runs that ``moejax next`` adds from some rows within a budget."""
         old, weight = self._lane(lane, chosen)
         runs = Runs(
             design=_rows(self.design, old), loss=self.losses[lane, old], weight=weight, group=np.arange(self.most)
         )
         prices = cost(self.design)[rows]
-        # What is trained is not trained again: it costs more than there is.
+        # Trained runs get a cost above the budget, so that they are not chosen again.
         prices = np.where(chosen[lane, rows] > 0, 10 * max(budget.flops, prices.max()), prices)
         if not (prices <= budget.flops).any() or budget.runs < 1:
             return chosen[lane]
@@ -302,7 +304,7 @@ class Fitter:
         try:
             posterior = laplace_posterior(law, runs, candidates, asked, noise=NOISE)
         except Undefined:
-            # Under this fit there is no such answer yet: the other, a loss, is asked.
+            # This fit has no optimum yet, so plan only for the other target, a loss.
             posterior = laplace_posterior(law, runs, candidates, self.otherwise, noise=NOISE)
         arrays = posterior_arrays([posterior])
         counts = exchange(arrays, prices, budget, relax(arrays, prices, budget).counts, sweeps=SWEEPS)
@@ -313,14 +315,14 @@ class Fitter:
     otherwise: Sequence[Any] = ()
 
     def pilot(self, row: np.ndarray, rows: np.ndarray, flops: float, rng: np.random.Generator) -> None:
-        """Mark some of the cheapest runs, up to two for each coefficient."""
+        """Select cheap runs for a pilot, up to two per coefficient."""
         prices, free = cost(self.design), len(self.objective.free)
         cheapest = rows[np.argsort(prices[rows])][: max(3 * free, len(rows) // 3)]
         draw(row, rng.permutation(cheapest), prices, flops, 2 * free)
 
 
 def draw(row: np.ndarray, order: np.ndarray, prices: np.ndarray, flops: float, most: float) -> None:
-    """Mark runs in an order as far as FLOPs and their number allow."""
+    """Select up to ``most`` runs in an order, skipping runs that exceed the remaining FLOPs."""
     left = flops - float(row @ prices)
     for i in order:
         if not row[i] and prices[i] <= left and row.sum() < most:
@@ -328,7 +330,7 @@ def draw(row: np.ndarray, order: np.ndarray, prices: np.ndarray, flops: float, m
 
 
 class Laboratory(Fitter):
-    """Losses of a law that is the truth, of all runs for all seeds."""
+    """Simulated losses of all runs for all seeds, with a law as the truth."""
 
     def __init__(self, truth: Truth, seeds: Sequence[int]):
         self.truth, self.seeds = truth, seeds
@@ -343,7 +345,7 @@ class Laboratory(Fitter):
             self.answers = [np.log(float(a.functional(truth.law))) for a in truth.asked]
 
     def errors(self, points: np.ndarray) -> np.ndarray:
-        """|log(found / true)| of every seed and answer; infinite where there is no answer."""
+        """Return |log(estimate / truth)| for every seed and target; infinite if there is no estimate."""
         with float64():
             laws = laws_at(self.objective, points, {**self.data, "design": self.centred})
             found = [np.log(np.asarray(jax.vmap(estimand.functional)(laws), float)) for estimand in self.truth.asked]
@@ -351,14 +353,14 @@ class Laboratory(Fitter):
         return np.where(np.isfinite(off), off, np.inf)
 
     def random(self, flops: float) -> np.ndarray:
-        """Runs drawn from the pool until the FLOPs are spent, no more than the grid has."""
+        """Draw runs from the pool until the FLOPs are spent, at most as many as in the grid."""
         chosen, prices = np.zeros((len(self.seeds), len(self.losses[0]))), cost(self.design)
         for row, seed in zip(chosen, self.seeds, strict=True):
             draw(row, np.random.default_rng([1, seed]).permutation(self.in_pool), prices, flops, self.most)
         return chosen
 
     def designed(self, flops: float, asked: Sequence[Any], say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
-        """Runs and the last fits of the designed arm, planned for some of the answers at once."""
+        """Return the runs and the last fits of the designed arm, planned jointly for some targets."""
         prices, chosen = cost(self.design), np.zeros((len(self.seeds), len(self.losses[0])))
         for row, seed in zip(chosen, self.seeds, strict=True):
             self.pilot(row, self.in_pool, PILOT * flops, np.random.default_rng([2, seed]))
@@ -376,7 +378,7 @@ class Laboratory(Fitter):
 def simulate(
     name: str, truth: Truth, shares: Sequence[float], seeds: Sequence[int], together: bool
 ) -> list[dict[str, Any]]:
-    """Every arm of one law."""
+    """Simulate every arm with one law."""
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -407,7 +409,7 @@ def simulate(
 
 
 def ratios(errors: np.ndarray, others: np.ndarray) -> list[tuple[float, float, float]]:
-    """Median error over that of another arm, by answer, with the 90 % range over drawings of seeds."""
+    """Return the ratio of two arms' median errors for each target, with the 90 % bootstrap range over seeds."""
     draws = np.random.default_rng(0).integers(0, len(errors), (2000, len(errors)))
     drawn = np.median(errors[draws], axis=1) / np.median(others[draws], axis=1)
     ends = np.quantile(drawn, (0.05, 0.95), axis=0)
@@ -432,11 +434,11 @@ def _line(row: dict[str, Any]) -> str:
 
 
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.85, 0.95, 1.0)
-"""Of the FLOPs of a real table's rows that may be bought, where the errors are looked at."""
+"""Shares of the FLOPs of a real table's buyable rows at which errors are measured."""
 
 
 def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int) -> list[dict[str, Any]]:
-    """Rows of a real table bought in our order and at random, and how well the rest is predicted."""
+    """Buy rows of a real table in the designed and in random orders, and measure the errors on the held-out rows."""
     near = np.flatnonzero(~far)
     prices = cost(runs.design)
     fitter = Fitter(law, runs.design, np.tile(runs.loss, (lanes, 1)), len(near))
@@ -488,7 +490,7 @@ def _one(design: Design, names: Sequence[str], row: int) -> dict[str, float]:
 
 
 def clark(folder: Path, router: str) -> tuple[str, type, Runs, np.ndarray]:
-    """Clark et al.'s released runs of one router and their dense ones; the models of 1.3B are held out."""
+    """Clark et al.'s released runs of one router and their dense runs; the 1.3B models are held out."""
     import pandas as pd
 
     frame = pd.read_csv(folder / "clark2022_routing" / "curves.csv.gz")
@@ -505,7 +507,7 @@ def clark(folder: Path, router: str) -> tuple[str, type, Runs, np.ndarray]:
 
 
 def marin(folder: Path, data: str) -> tuple[str, type, Runs, np.ndarray]:
-    """Marin's dense IsoFLOP runs on one set of data; the largest budget is held out."""
+    """Marin's dense IsoFLOP runs on one dataset; the largest budget is held out."""
     import pandas as pd
 
     frame = pd.read_csv(folder / "open_athena_isoflops" / "isoflops_transformed.csv")
@@ -525,17 +527,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--laws", default="zhao,abnar,ludziejewski", help="whose truth is simulated; none for none")
+    parser.add_argument("--laws", default="zhao,abnar,ludziejewski", help="laws to simulate, or none")
     parser.add_argument("--shares", default="0.3333,0.1")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--together", action="store_true", help="plan for both answers at once, not for each alone")
-    parser.add_argument("--real", default="clark,marin", help="whose tables are bought from; none for none")
-    parser.add_argument("--lanes", type=int, default=20, help="pilots and random orders on a real table")
+    parser.add_argument("--together", action="store_true", help="plan for both targets jointly instead of separately")
+    parser.add_argument("--real", default="clark,marin", help="real tables to use, or none")
+    parser.add_argument("--lanes", type=int, default=20, help="number of pilots and random orders on a real table")
     parser.add_argument(
-        "--tables", type=Path, default=os.environ.get("MOEJAX_RUN_TABLES"), help="a folder of public run tables"
+        "--tables", type=Path, default=os.environ.get("MOEJAX_RUN_TABLES"), help="folder of public run tables"
     )
-    parser.add_argument("--json", type=Path, help="where to write the rows")
+    parser.add_argument("--json", type=Path, help="file for the rows")
     arguments = parser.parse_args()
     tables, rows = arguments.tables and Path(arguments.tables), []
     for name in arguments.laws.split(",") if arguments.laws != "none" else []:

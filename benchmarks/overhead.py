@@ -1,13 +1,12 @@
-"""What logging and checkpoints cost a training's steps, side by side with the steps alone.
+"""Measure the cost of logging and checkpoints during training.
 
     taskset -c 0 python benchmarks/overhead.py
 
-A mixture of ``configs/studies/quickstart.py`` on its data. In turns, the same steps are taken by a bare loop over
-batches, and as ``moejax train`` takes them: with the log, the account of time, and checkpoints written until they are
-whole. What happens before the first step is in neither. Turns of the same work differ by more than the cost that is
-sought, so lines and checkpoints come at least ``--often`` times as often as the config asks, and the extra time is
-divided by that. Medians of the seconds of all turns are compared, of the clock and of the processor; where other work
-shares the machine, trust the latter.
+The model is an MoE model of ``configs/studies/quickstart.py`` on its data. Rounds alternate between a bare loop over
+batches and the loop of ``moejax train``, with the log, time accounting, and complete checkpoints. Time before the first
+step is excluded. Rounds of the same work differ by more than the measured cost, so log lines and checkpoints are at
+least ``--often`` times as frequent as in the config, and the extra time is divided by this factor. Medians over rounds
+are compared in wall and processor time; if other work shares the machine, use the processor time.
 """
 
 import argparse
@@ -39,7 +38,7 @@ CONFIG = Path(__file__).parent.parent / "configs" / "studies" / "quickstart.py"
 
 
 class Seconds(NamedTuple):
-    """Of the clock, and of the processor in all threads."""
+    """Wall seconds, and processor seconds of all threads."""
 
     clock: float
     processor: float
@@ -54,7 +53,7 @@ def since(began: Seconds) -> Seconds:
 
 
 class FromTheFirstStep(Stop):
-    """Knows when the steps of a phase began."""
+    """A record of the time at which the steps of a phase began."""
 
     def stepping(self):
         self.began = now()
@@ -68,7 +67,7 @@ def main() -> None:
     )
     parser.add_argument("--model", default="moe-64-8e2")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--often", type=int, default=8, help="so many checkpoints are in a turn")
+    parser.add_argument("--often", type=int, default=8, help="number of checkpoints per round")
     options = parser.parse_args()
     keep_memory()
     study = load(Study, str(CONFIG), [])
@@ -124,7 +123,7 @@ def main() -> None:
 
             contenders = {"steps alone": bare, "log and checkpoints": trained, "TensorBoard too": trained}
             taken: dict[str, list[Seconds]] = {name: [] for name in contenders}
-            # The first round compiles what is not compiled yet, and does not count.
+            # The first round includes compilation and does not count.
             for number in range(options.rounds + 1):
                 for name, contender in contenders.items():
                     seconds = contender(name, number)

@@ -1,18 +1,17 @@
-"""ScaleBench (Li et al. 2026, arXiv 2604.22753): which runs of a pool to buy so that a fitted law is right far out.
+"""Run ScaleBench (Li et al. 2026, arXiv 2604.22753): buy runs from a pool so that fitted laws extrapolate well.
 
     python benchmarks/scalebench.py --tables DIR/scalebench --out results.jsonl
     python benchmarks/scalebench.py --tables DIR/scalebench --out fits.jsonl --arm fit --tasks moe,farseer --laws 1,4
 
-Eight tasks, 65 laws, written in ``scalebench_laws.py`` as formulas of ``moejax fit --form``. The folder has the
-benchmark's tables: TASK_train.parquet, the pool, and TASK_test.parquet, the costly target region; if none is given,
-MOEJAX_RUN_TABLES names the folder that it is in. Every finished law is a line of the file, and is not computed again: a
-run that is cut off goes on where it ended.
+The benchmark has eight tasks and 65 laws, written in ``scalebench_laws.py`` as formulas of ``moejax fit --form``. The
+folder contains its tables: TASK_train.parquet is the pool, and TASK_test.parquet the expensive target region. Without
+--tables, the folder is looked up in MOEJAX_RUN_TABLES. Each finished law is a line of the output file and is not
+computed again, so the same command resumes an interrupted run.
 
-The arm ``bought`` is what ``moejax next --modes`` is made of: a pilot that the prior plans, then at each budget three
-plans, each from the modes of the posterior by the runs before it, for the sum of the variances in the target region.
-Predicted is the mean over the posterior ("mean"; by its largest mode "largest").
-The arm ``fit`` is ``moejax fit`` on all runs of the pool. Scores are the benchmark's: R squared on the target rows of
-all groups together, no lower than -1.
+The arm ``bought`` uses the method of ``moejax next --modes``: a pilot planned from the prior, then three plans per
+budget. Each plan uses the posterior modes given all earlier runs, and minimizes the sum of the variances in the target
+region. Predictions are means over the posterior ("mean") or by its largest mode ("largest"). The arm ``fit`` is
+``moejax fit`` on all runs of the pool. Scores follow the benchmark: R² on the target rows of all groups, at least -1.
 """
 
 from __future__ import annotations
@@ -50,13 +49,15 @@ class Task:
     """The columns of a task's tables."""
 
     columns: dict[str, tuple[str, str]]
-    """By letter of the formulas: what it is called in a ``Design``, and the table's column."""
+    """``Design`` field and table column of each letter in the formulas."""
     target: str
     cost: Callable[[Any], Any]
     shares: tuple[float, ...] = (0.01, 0.05, 0.1)
-    """Of the pool's cost, at which laws are scored."""
+    """Budgets as shares of the pool's cost."""
     added: float = 0.0
-    """To a target that is not above 0, which no engine of log losses takes: every law of the task has a constant."""
+    """Constant added to targets that may be negative, because fits use log losses; every law of the task has a constant
+    term.
+    """
 
 
 TASKS: dict[str, Task] = {
@@ -114,25 +115,25 @@ TASKS: dict[str, Task] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A law to fit to one pool: one of its targets, or several in one table."""
+    """A law to fit to one pool, for one target or for several targets in one table."""
 
     law: type
     pool: Runs
     target: Runs
     run: np.ndarray
-    """The number of the run that a row of the pool belongs to."""
+    """Index of the run of each row of the pool."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that are bought together, and every law of theirs."""
+    """Runs that are bought together, and their laws."""
 
     cost: np.ndarray
     problems: tuple[Problem, ...]
 
 
 def _law(name: str, form: Form) -> type[FormulaLaw]:
-    """The law of a form on the columns of its task."""
+    """Return the law of a form on its task's columns."""
     columns = {letter: ours for letter, (ours, _) in TASKS[name].columns.items()}
     if name == "domain_mixture":
         own = [f"{letter}{i}" for letter in "pd" for i in DOMAINS] if form.joint else ["p", "q1", "q2", "q3", "q4"]
@@ -141,7 +142,7 @@ def _law(name: str, form: Form) -> type[FormulaLaw]:
 
 
 def groups(folder: Path, name: str, form: Form) -> list[Group]:
-    """The groups of a task, each with the law of a form on its columns."""
+    """Return a task's groups, each with the laws of a form."""
     import pandas as pd
 
     pool, target = (pd.read_parquet(folder / f"{name}_{part}.parquet") for part in ("train", "test"))
@@ -166,7 +167,7 @@ def _problems(name: str, form: Form, near: Any, far: Any) -> Iterator[Problem]:
 
 
 def _domain_problems(form: Form, near: Any, far: Any) -> Iterator[Problem]:
-    """A law of its own for every domain, or one for all, where domains share exponents."""
+    """Return a law for each domain, or a joint law if domains share exponents."""
     share = "proportion_domain_{}".format
     law = _law("domain_mixture", form)
 
@@ -191,7 +192,7 @@ def _domain_problems(form: Form, near: Any, far: Any) -> Iterator[Problem]:
 
 
 def score(problems: Sequence[Problem], predicted: Sequence[np.ndarray]) -> float:
-    """R² of all target rows together, no lower than -1; -1 where something is not finite."""
+    """Return R² over all target rows, at least -1; -1 if a value is not finite."""
     measured = np.concatenate([problem.target.loss for problem in problems])
     found = np.concatenate([np.asarray(values, float) for values in predicted])
     if not np.isfinite(found).all():
@@ -204,7 +205,7 @@ PENALTIES: dict[str, Penalty] = {"huber": Huber(), "nats": Squared("nats"), "log
 
 
 def fitted_to_all(found: Sequence[Group], penalty: Penalty, seed: int) -> tuple[float, float]:
-    """R² in the target region, and in the pool, of ``fit_law`` on every run of the pool."""
+    """Return R² in the target region and in the pool, by ``fit_law`` on all runs of the pool."""
     problems = [problem for group in found for problem in group.problems]
     fits = [fit_law(p.law, p.pool, penalty=penalty, seed=seed) for p in problems]
     far = score(problems, [predict(fit.law, p.target) for fit, p in zip(fits, problems, strict=True)])
@@ -214,14 +215,14 @@ def fitted_to_all(found: Sequence[Group], penalty: Penalty, seed: int) -> tuple[
 
 
 PILOT = 0.3
-"""Of the first budget, what is spent before any loss is known."""
+"""Share of the first budget for the pilot."""
 ROUNDS = 3
-"""Plans within a budget, each from the fits to the runs of those before."""
+"""Number of plans per budget, each from fits to all earlier runs."""
 PILOT_NOISE = 0.01
 
 
 def _padded(posterior: LaplacePosterior, free: int) -> LaplacePosterior:
-    """With coefficients that nothing depends on, so that the laws of a task share what is compiled."""
+    """Return the law padded with unused coefficients, so that the laws of a task share compiled programs."""
     more = free - len(posterior.precision)
     return replace(
         posterior,
@@ -235,12 +236,12 @@ def _padded(posterior: LaplacePosterior, free: int) -> LaplacePosterior:
 
 @dataclass
 class Purchase:
-    """Runs of one group that are bought plan after plan, and the modes of every law by them."""
+    """The runs bought so far in one group, and the posterior modes of its laws."""
 
     group: Group
     seed: int
     widest: int
-    """Coefficients of the largest law of the task."""
+    """Number of coefficients of the task's largest law."""
 
     def __post_init__(self) -> None:
         self.searches = [
@@ -249,20 +250,20 @@ class Purchase:
         ]
         self.runs = len(self.group.cost)
         self.rows = len(self.group.problems[0].run) // self.runs
-        """Rows of a run, in each law's table."""
+        """Rows of each run in each law's table."""
         self.several = len(self.searches) > 1 or self.rows > 1
-        """Outputs of a run, each with its own law or part of one, and not rival modes of one law."""
+        """True if runs have several outputs, each with its own law, so that modes of different laws do not compete."""
         self.free = max(len(search.middle) for search in self.searches) // self.rows
         self.trained = np.zeros(self.runs, bool)
         self.found: tuple[bytes, list[tuple[list[Mode], Noise]]] = (b"", [])
 
     @property
     def spent(self) -> float:
-        """Share of the pool's cost."""
+        """Return the spent share of the pool's cost."""
         return float(self.group.cost[self.trained].sum() / self.group.cost.sum())
 
     def modes(self) -> list[tuple[list[Mode], Noise]]:
-        """Modes and noise of every law by the runs so far, searched from those of before too."""
+        """Return modes and noise of every law given the runs so far; the search also starts at the previous modes."""
         if self.found[0] != self.trained.tobytes():
             near = [[mode.point for mode in modes] for modes, _ in self.found[1]] or [[] for _ in self.searches]
             found = [
@@ -273,7 +274,7 @@ class Purchase:
         return self.found[1]
 
     def predicted(self, mean: bool) -> list[np.ndarray]:
-        """Losses in the target region by every law: on average over its posterior, or by the largest mode."""
+        """Return every law's predictions in the target region, as posterior means or by the largest mode."""
         if not self.trained.any():
             return [np.full(len(problem.target.loss), np.nan) for problem in self.group.problems]
         every = []
@@ -286,7 +287,7 @@ class Purchase:
         return every
 
     def pilot(self, budget: float) -> None:
-        """Buy runs before any loss is known: those that tell most on average over some laws of the prior."""
+        """Buy the pilot runs: the most informative on average over laws drawn from the prior."""
         posteriors = []
         for search, problem in zip(self.searches, self.group.problems, strict=True):
             draws = [Mode(point=point, share=1 / MOST) for point in [search.middle, *search.starts[: FOLLOWED - 1]]]
@@ -300,17 +301,17 @@ class Purchase:
                 self.plan(posteriors, share * budget, self.free, rivals=False)
 
     def buy(self, budget: float) -> None:
-        """Buy what the modes so far call for."""
+        """Buy the runs that the current modes make most informative."""
         posteriors = []
         for search, problem, (modes, noise) in zip(self.searches, self.group.problems, self.modes(), strict=True):
             posteriors += self.of_outputs(problem, search.posteriors(modes, self.trained[problem.run], noise))
         if not self.several and len(posteriors) > 1:
-            # One number of modes or all of them, so that little is compiled.
+            # Use one mode or all modes, so that few programs are compiled.
             posteriors += [replace(posteriors[0], weight=0.0)] * (MOST - len(posteriors))
         self.plan(posteriors, budget, 2 * self.free, rivals=not self.several)
 
     def of_outputs(self, problem: Problem, seen: list[LaplacePosterior]) -> list[LaplacePosterior]:
-        """The posteriors, or of several outputs the first's part for each output."""
+        """Return the posteriors; for several outputs, the part of the first posterior for each output."""
         if not self.several:
             return seen
         parts, answers = [], len(problem.target.loss) // self.rows
@@ -322,7 +323,7 @@ class Purchase:
         return parts
 
     def plan(self, posteriors: list[LaplacePosterior], budget: float, runs: int, rivals: bool) -> None:
-        """Buy the runs that ``moejax next`` chooses within a share of the pool's cost."""
+        """Buy the runs that the method of ``moejax next`` chooses within a share of the pool's cost."""
         left = (budget - self.spent) * float(self.group.cost.sum())
         # What is trained is not trained again: it costs more than there is.
         prices = np.where(self.trained, 10 * float(self.group.cost.sum()), self.group.cost)
@@ -337,7 +338,7 @@ class Purchase:
 
 
 def bought(group: Group, shares: Sequence[float], seed: int, widest: int) -> list[dict[str, Any]]:
-    """What is predicted of the target region at every budget, and by all runs of the pool."""
+    """Return the predictions in the target region at every budget and with all runs of the pool."""
     purchase, before, found = Purchase(group, seed, widest), 0.0, []
     for share in shares:
         for round_ in range(1, ROUNDS + 1):
@@ -385,14 +386,14 @@ PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
         "farseer": (0.60, 0.88, 0.93, 0.91),
     },
 }
-"""R² at the three budgets, and by all runs of the pool: Table 2 of the paper, over laws and 10 seeds."""
+"""R² at the three budgets and with all runs of the pool, averaged over laws and 10 seeds (Table 2 of the paper)."""
 
 
 def run(folder: Path, name: str, law: int, seed: int) -> dict[str, Any]:
-    """Scores of one law of a task, by one seed of its starts: at the budgets, and by all runs."""
+    """Return the scores of one law with one seed, at the budgets and with all runs."""
     began, form, shares = time.process_time(), FORMS[name][law - 1], TASKS[name].shares
     found = groups(folder, name, form)
-    # Laws of a task share what is compiled for its largest; one for all domains is larger than any for each.
+    # Laws of a task share the programs of its largest law; joint laws are larger than laws of one domain.
     widest = max(len(_law(name, other).formula.signs) for other in FORMS[name] if other.joint == form.joint)
     results = [bought(group, shares, seed, widest) for group in found]
     problems = [problem for group in found for problem in group.problems]
@@ -407,7 +408,7 @@ def run(folder: Path, name: str, law: int, seed: int) -> dict[str, Any]:
 
 
 def fits(folder: Path, name: str, law: int, seed: int, penalty: str) -> dict[str, Any]:
-    """Scores of ``moejax fit`` on all runs of the pool, in the target region and in the pool."""
+    """Return the scores of ``moejax fit`` on all runs of the pool, in the target region and in the pool."""
     began = time.process_time()
     far, near = fitted_to_all(groups(folder, name, FORMS[name][law - 1]), PENALTIES[penalty], seed)
     row = {"task": name, "law": law, "seed": seed, "penalty": penalty, "far": far, "near": near}
@@ -415,7 +416,7 @@ def fits(folder: Path, name: str, law: int, seed: int, penalty: str) -> dict[str
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Means and deviations by task, beside the published means."""
+    """Return means and standard deviations by task, and the published means."""
     lines = [f"{'task':18}{'laws':>5}  {'ours, at the budgets and by all runs':44}  the paper's"]
     for name in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == name]
@@ -427,28 +428,28 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run what is not in the file yet, and print the table."""
+    """Compute the scores that are not in the file yet, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     given = os.environ.get("MOEJAX_RUN_TABLES")
     parser.add_argument(
-        "--tables", type=Path, default=given and Path(given) / "scalebench", help="the folder of tables"
+        "--tables", type=Path, default=given and Path(given) / "scalebench", help="folder of the tables"
     )
-    parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for every law, task and seed")
+    parser.add_argument("--out", type=Path, required=True, help="output file: one JSON line per law, task and seed")
     parser.add_argument("--arm", choices=("bought", "fit"), default="bought")
-    parser.add_argument("--penalty", choices=list(PENALTIES), default="nats", help="of the arm fit")
+    parser.add_argument("--penalty", choices=list(PENALTIES), default="nats", help="penalty of the arm fit")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--laws", default=",".join(map(str, range(1, 11))), help="numbers, from 1")
-    parser.add_argument("--seeds", type=int, default=1, help="of the starts of searches")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of the searches' starts")
     arguments = parser.parse_args()
     if arguments.tables is None or not arguments.tables.is_dir():
-        parser.error("there is no folder of tables; give --tables, or MOEJAX_RUN_TABLES")
+        parser.error("the folder of tables does not exist; give --tables, or set MOEJAX_RUN_TABLES")
     rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
     done = {(row["task"], row["law"], row["seed"], row.get("penalty")) for row in rows}
     penalty = arguments.penalty if arguments.arm == "fit" else None
     for seed in range(arguments.seeds):
-        # Of every task one law after another, so that what is cut off has some of each.
+        # Alternate between tasks, so that an interrupted run has some laws of each task.
         for law in map(int, arguments.laws.split(",")):
             for name in arguments.tasks.split(","):
                 if law > len(FORMS[name]) or (name, law, seed, penalty) in done:

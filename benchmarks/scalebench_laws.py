@@ -1,9 +1,8 @@
 """The 65 laws of ScaleBench (Li et al. 2026, arXiv 2604.22753) as formulas of ``moejax fit --form``.
 
-The families are those that the benchmark lists by task, in its order; names, constants and what is centred are ours.
-Measuring a column in another constant, as in ``log(D/2e10)``, leaves a family as it is where its terms absorb that, and
-is written only there. A coefficient that the benchmark passes through softplus or exp is one above 0 here, and
-tanh(x) is ``2*sigmoid(2*x) - 1``.
+Formulas are in the benchmark's order by task; names, constants and centring are our choice. Columns are rescaled, as in
+``log(D/2e10)``, only where coefficients absorb the constant, so that the set of functions is unchanged. A coefficient
+that the benchmark passes through softplus or exp is positive here, and tanh(x) is ``2*sigmoid(2*x) - 1``.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ class Form:
 
     text: str
     either: str = ""
-    """Coefficients that may have either sign where the formula suggests that they are above 0."""
+    """Coefficients of either sign, although the formula suggests that they are positive."""
     above: str = ""
-    """Coefficients that are above 0 where the formula suggests either sign."""
+    """Positive coefficients, although the formula suggests either sign."""
 
     @property
     def joint(self) -> bool:
-        """Whether one formula is of all domains of a mixture, whose rows ``d1`` and so on tell apart."""
+        """True if one formula covers all domains of a mixture; the columns ``d1``, … mark each row's domain."""
         return "d1*" in self.text
 
     @property
     def signs(self) -> dict[str, Sign]:
-        """As ``formula_law`` takes them."""
+        """Return the signs as arguments of ``formula_law``."""
         return dict.fromkeys(self.either.split(), "any") | dict.fromkeys(self.above.split(), "+")
 
 
@@ -38,7 +37,7 @@ _LOGS = "u = log(lr/0.002), v = log(B/200), s = log(D/2e10), n = log(N/3e8)"
 
 
 def _quadratic(letter: str, variables: tuple[str, ...] = ("u", "v", "s", "n")) -> str:
-    """A polynomial of degree 2 with a coefficient for every term."""
+    """Return a polynomial of degree 2 with a coefficient per term."""
     terms = [f"{letter}0", *(f"{letter}{x}*{x}" for x in variables)]
     terms += [f"{letter}{x}{y}*{x}*{y}" for i, x in enumerate(variables) for y in variables[i:]]
     return " + ".join(terms)
@@ -53,7 +52,7 @@ _SHARES = [f"max(p{k}, 1e-12)" for k in range(1, 6)]
 
 
 def _joint(of: str) -> str:
-    """Five domains in one formula: ``d1`` … ``d5`` say which of them a row is of."""
+    """Return a formula for five domains; ``d1`` … ``d5`` mark a row's domain."""
     powers = [f"d{i}*(b{i} + " + " + ".join(f"c{i}{k}*z{k}" for k in range(1, 6)) + ")" for i in range(1, 6)]
     return f"loss = {of.format(' + '.join(powers))}, " + ", ".join(
         f"z{k} = {share}^x{k}" for k, share in enumerate(_SHARES, 1)
@@ -193,4 +192,4 @@ FORMS: dict[str, tuple[Form, ...]] = {
     ),
     "farseer": (Form("loss = exp(s*N^q + t) + exp(b/N^beta + r)/D^exp(a*N^alpha + e)", "s t b r a e", "alpha q"),),
 }
-"""By task, as the tables are called."""
+"""Laws by task, as in the names of the tables."""

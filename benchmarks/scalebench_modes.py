@@ -1,4 +1,4 @@
-"""Posteriors of a law at the modes of its posterior, with the losses of designs that are asked for."""
+"""Build Gaussian posteriors of a law around its posterior modes, with target designs as answers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from moejax.experimental_design.posterior_modes import LOWEST, Mode, Noise, Post
 STEEPEST = 1e3
 """Maximum change of a log loss per standard deviation of the prior, in a plan.
 
-Exponentials of powers change by 1e10 around the centre of the prior, and the inverse of such information has no
-precision left.
+Exponentials of powers change by 1e10 around the centre of the prior, and such information matrices cannot be inverted
+accurately.
 """
 
 
 class AskedModes(PosteriorModes):
-    """Modes whose target's losses are the answers, and the pool's runs the candidates."""
+    """Posterior modes with the target's losses as answers and the pool's runs as candidates."""
 
     def losses(self, logs: np.ndarray) -> np.ndarray:
-        """Return losses from their logarithms, including the tangent continuation."""
+        """Return losses from log losses, including the tangent continuation."""
         lowest = LOWEST * float(self.data["typical"])
         return np.where(logs > np.log(lowest), np.exp(logs), lowest * (1 + logs - np.log(lowest)))
 
@@ -42,7 +42,7 @@ class AskedModes(PosteriorModes):
         for one in self.posteriors(modes, trained, noise):
             scale = np.maximum(one.deviations, 1e-12)
             mean = truncnorm.mean(*((end - one.answers) / scale for end in (low, high)), loc=one.answers, scale=scale)
-            # Far outside the range no precision is left, and the mean is at the bound.
+            # Far outside the range, rounding dominates, and the mean is at the bound.
             means.append(np.clip(np.where(np.isfinite(mean), mean, one.answers), low, high))
         shares = np.array([mode.share for mode in modes])
         return np.tensordot(shares / shares.sum(), self.losses(np.stack(means)), 1)

@@ -1,17 +1,17 @@
-"""Training tokens per second and peak memory, side by side with Hugging Face transformers on the same CPU.
+"""Compare training speed and peak memory with Hugging Face transformers on the same CPU.
 
     python -m venv ~/hf && ~/hf/bin/pip install torch transformers
     python benchmarks/training.py --hf-python ~/hf/bin/python
     python benchmarks/training.py --sizes vocabulary --rounds 3
 
-A contender is a process of its own, which trains one model on random tokens with AdamW: batches, lengths, shapes and
-loss are the same, all in float32 on all cores. Rounds of all contenders alternate, and medians of their seconds are
-compared, of the clock and of the processor: where other work shares the machine, pin all to one core and trust the
-latter. In brackets: times the fastest of Hugging Face.
+Each contender is a process that trains one model on random tokens with AdamW. Batches, lengths, shapes and loss are the
+same; all use float32 and all cores. Rounds of all contenders alternate, and medians of wall and processor time are
+compared. If other work shares the machine, pin all processes to one core and use the processor time. Numbers in
+brackets are speeds relative to the fastest Hugging Face contender.
 
-Hugging Face gets each way of computing experts that it has for a CPU, by itself and with glibc told to keep the memory
-it was given ("malloc"), as moejax does. moejax runs as one device per core, data-parallel
-(``moejax train --cpu-devices N``), and as one device.
+Hugging Face runs with each of its CPU implementations of experts, with and without glibc settings that keep freed
+memory ("malloc"), which moejax always uses. moejax runs with one data-parallel device per core (``moejax train
+--cpu-devices N``) and with a single device.
 """
 
 import argparse
@@ -35,11 +35,11 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**62),
     "MALLOC_TOP_PAD_": str(2**28),
 }
-"""For Hugging Face what ``moejax.train.host`` does for moejax."""
+"""glibc settings that keep freed memory, like ``moejax.train.host`` for moejax."""
 
 
 class Size(NamedTuple):
-    """What is trained: fields of an architecture, sequences of a batch, and their tokens."""
+    """A model and batch: fields of an architecture, sequences per batch, and tokens per sequence."""
 
     shape: dict
     batch: int
@@ -60,7 +60,7 @@ REFERENCE = {
 
 
 def quickstart(width: int, experts: int, top_k: int) -> Size:
-    """A mixture of ``configs/studies/quickstart.py``."""
+    """Return an MoE model of ``configs/studies/quickstart.py``."""
     shape = {
         "vocab_size": 257,
         "model_dim": width,
@@ -87,7 +87,7 @@ SIZES = {
 
 
 def serve(name: str, devices: int) -> None:
-    """One moejax contender: the program that ``moejax train`` runs, on random tokens."""
+    """Run a moejax contender: the program of ``moejax train`` on random tokens."""
     from moejax.train.host import keep_memory, release_memory
 
     keep_memory(devices)
@@ -147,7 +147,7 @@ def architecture_of(name: str):
 
 
 class Contender:
-    """A process that takes steps when told."""
+    """A process that trains steps on request."""
 
     def __init__(self, command: list[str], environment: dict[str, str]):
         self.command = command
@@ -162,7 +162,7 @@ class Contender:
         self.cpu_seconds: list[float] = []
 
     def steps(self, count: int) -> float:
-        """Take so many steps and remember the seconds of one."""
+        """Train some steps and record the mean seconds per step."""
         print(count, file=self.stdin, flush=True)
         seconds, cpu_seconds = (value / count for value in self._answer())
         self.seconds.append(seconds)
@@ -181,7 +181,7 @@ class Contender:
 
 
 def contenders(name: str, hf_python: str | None) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Command and environment of each, by name."""
+    """Return the command and environment of each contender, by name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = {}
     for devices in sorted({cores, 1}, reverse=True):
@@ -200,7 +200,7 @@ def contenders(name: str, hf_python: str | None) -> dict[str, tuple[list[str], d
 
 
 def compare(name: str, hf_python: str | None, rounds: int, seconds: float, only: list[str]) -> None:
-    """Print one line a contender."""
+    """Print one line per contender."""
     size = SIZES[name]
     tokens = size.batch * size.length
     print(f"{name}: batch {size.batch} x {size.length}, {size.shape}")
@@ -226,7 +226,7 @@ def compare(name: str, hf_python: str | None, rounds: int, seconds: float, only:
 
 
 def _ratio(speed: dict[str, float], label: str) -> str:
-    """One contender's speed over the highest of Hugging Face's."""
+    """Return a contender's speed relative to the fastest Hugging Face contender."""
     best = max((value for name, value in speed.items() if name.startswith("HF")), default=0.0)
     return f"({speed[label] / best:.2f})" if best else ""
 
@@ -238,8 +238,8 @@ def main() -> None:
     parser.add_argument("--sizes", choices=SIZES, nargs="+", default=list(SIZES))
     parser.add_argument("--hf-python", default=os.environ.get("HF_PYTHON"), help="a Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="roughly, of a contender's turn")
-    parser.add_argument("--only", nargs="+", default=[], help="contenders whose names begin so")
+    parser.add_argument("--seconds", type=float, default=4.0, help="approximate seconds per round of a contender")
+    parser.add_argument("--only", nargs="+", default=[], help="only contenders whose names begin with this text")
     parser.add_argument("--serve", choices=SIZES, help=argparse.SUPPRESS)
     parser.add_argument("--devices", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""The Hugging Face side of ``benchmarks/training.py``, run by a Python that has torch and transformers.
+"""Run the Hugging Face contender of ``benchmarks/training.py``, by a Python with torch and transformers.
 
     python benchmarks/training_hf.py '{"vocab_size": 256, ...}' BATCH LENGTH EXPERTS
 
-The first argument is an architecture as ``moejax.config.dump`` writes it, the last one a way of computing experts that
-transformers knows ("eager", "batched_mm", "grouped_mm"). Says ``ready`` and facts; then, for each number on standard
-input, takes as many steps and says the seconds; at the end, the peak memory.
+The first argument is an architecture in the format of ``moejax.config.dump``, the last argument an experts
+implementation of transformers ("eager", "batched_mm", "grouped_mm"). The program prints ``ready`` and facts; for each
+number on standard input, it trains this number of steps and prints the seconds; at the end, it prints the peak memory.
 """
 
 import json
@@ -19,7 +19,9 @@ import transformers  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 def config_of(shape: dict) -> transformers.PretrainedConfig:
-    """Mixtral; with shared experts Qwen2-MoE, whose shared expert has a gate of one column; dense Llama."""
+    """Return a Mixtral config; with shared experts a Qwen2-MoE config, whose shared expert has a scalar gate; for a
+    dense model a Llama config.
+    """
     common = {
         "vocab_size": shape["vocab_size"],
         "hidden_size": shape["model_dim"],

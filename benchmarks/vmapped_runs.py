@@ -1,9 +1,10 @@
-"""N models vmapped beside the same N one by one, in the sizes of the quickstart, in one process.
+"""Compare training N vmapped models with training them one by one, in the sizes of the quickstart.
 
 taskset -c 0 python benchmarks/vmapped_runs.py --runs 2 4 8 --sizes dense-32 moe-32 dense-64 moe-64
 
-Per size and N: processor seconds of compilation, and of a step of a run, one by one and at once, in turns; the ratio
-of a whole training of ``--steps`` steps, where one by one each compiles its own program, as processes do.
+For each size and N, it prints the processor seconds of compilation and of a step per run, one by one and vmapped in
+alternating rounds, and the ratio for a whole run of ``--steps`` steps. One by one, each run compiles its own program,
+as separate processes would.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 SIZES = {"dense-32": (32, 0), "moe-32": (32, 8), "dense-64": (64, 0), "moe-64": (64, 8), "moe-96": (96, 8)}
-"""Width and experts, top-2, of the models of ``configs/studies/quickstart.py``."""
+"""Width and number of experts (top-2) of the models of ``configs/studies/quickstart.py``."""
 
 
 def main() -> None:
@@ -27,7 +28,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["dense-32", "moe-32"], choices=SIZES)
     parser.add_argument("--runs", nargs="+", type=int, default=[4])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=295, help="of a whole training (default: the quickstart's)")
+    parser.add_argument("--steps", type=int, default=295, help="steps of a whole run (default: the quickstart's)")
     options = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from moejax.train.host import keep_memory
@@ -47,7 +48,9 @@ def main() -> None:
 
 
 def measure(width: int, experts: int, runs: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Processor seconds to compile one and all, and those of a run's step by itself and among all: the median."""
+    """Return processor seconds to compile one model and all models, and the median seconds of a step per run, alone and
+    vmapped.
+    """
     import jax
     import numpy as np
 
@@ -66,7 +69,7 @@ def measure(width: int, experts: int, runs: int, rounds: int) -> tuple[list[floa
     tokens = np.random.default_rng(0).integers(0, 257, (runs, 32, 129)).astype(np.int32)
     schedule = phases(training)[0].schedule
     with jax.set_mesh(mesh):
-        # A program that no other call has compiled.
+        # A new function, so that no earlier call has compiled it.
         recipe = dataclasses.replace(recipe, budgets_tokens=(4_096_000 + 4096 * runs,))
         program = make_program(dataclasses.replace(training, recipe=recipe), mesh)
         started = time.process_time()
@@ -93,7 +96,7 @@ def measure(width: int, experts: int, runs: int, rounds: int) -> tuple[list[floa
 
 
 def in_turns(ways: list[Callable[[], None]], runs: int, rounds: int) -> list[float]:
-    """Processor seconds of a run's step, each way: the median of rounds of four steps in turns."""
+    """Return the processor seconds of a step per run in both ways, as medians over alternating rounds of four steps."""
     import numpy as np
 
     found: list[list[float]] = [[] for _ in ways]

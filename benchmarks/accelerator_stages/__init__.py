@@ -1,1 +1,1 @@
-"""The stages of ``benchmarks/accelerator.py``, each run in processes of its own."""
+"""Stages of ``benchmarks/accelerator.py``, each of which runs in its own processes."""

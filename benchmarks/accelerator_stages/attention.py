@@ -1,7 +1,7 @@
-"""Times of attention, forward and with gradients, at 4,096 and 8,192 tokens, causal and with documents in a row.
+"""Time attention, forward and with gradients, at 4,096 and 8,192 tokens, causal and with packed documents.
 
-FLOPs are those of the pairs of tokens that see each other: 4 · pairs · heads · width forward, three times as many with
-gradients, whatever a kernel computes again.
+FLOPs count only pairs of tokens that attend to each other: 4 · pairs · heads · width forward, and three times as many
+with gradients, without recomputation by the kernel.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from moejax.laws.catalogue import CATALOGUE
 SEED = secrets.randbits(31)
 TOKENS = 32_768
 DOCUMENTS = 8
-"""In a row."""
+"""Documents per packed row."""
 
 
 def main(cases: Cases) -> None:
     cases = replace(cases, is_alive=is_alive)
     models = ("qwen3-30b-a3b",) if cases.is_dry else ("olmoe-1b-7b", "qwen3-30b-a3b")
     lengths = (32, 64) if cases.is_dry else (4096, 8192)
-    # By kernel first: the slow one is plain JAX's.
+    # Order by kernel first, because plain JAX is slow.
     every = itertools.product(kernels("attention"), models, lengths, ("causal", "documents"), ("forward", "both"))
     for kernel, model, length, mask, part in every:
         run = partial(time_attention, cases, model, length, mask, kernel, part)
@@ -42,7 +42,7 @@ def main(cases: Cases) -> None:
 
 
 def time_attention(cases: Cases, model: str, length: int, mask: str, kernel: str, part: str) -> Row:
-    """Bfloat16, or float32 in a rehearsal."""
+    """Return the time of a case in bfloat16, or float32 in a rehearsal."""
     a = CATALOGUE[model].architecture
     heads, groups, width = (4, 2, 16) if cases.is_dry else (int(a.num_heads), int(a.num_kv_heads), int(a.head_dim))
     batch, dtype = (2, jnp.float32) if cases.is_dry else (TOKENS // length, jnp.bfloat16)

@@ -1,8 +1,9 @@
-"""What a stage measures, case by case, written to ``rows.jsonl`` as soon as it is known. Imports no JAX.
+"""Record the measurements of a stage, case by case, in ``rows.jsonl``. Imports no JAX.
 
-A row is a JSON object with ``run`` (Unix time at which the run began), ``stage`` and ``case``, and either ``begun``, or
-what was measured, or ``error`` or ``left_out``: why nothing was. A process that dies leaves a case that was begun and
-has no end; whoever started it writes that end, and starts it again for the cases behind.
+A row is a JSON object with ``run`` (the Unix time at which the run began), ``stage``, ``case``, and either ``begun``,
+the measurements, or the reason for their absence as ``error`` or ``left_out``. If a process dies, its current case has
+a ``begun`` row without a final row; the parent process writes the final row and starts a new process for the remaining
+cases.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Any
 
 ROWS = "rows.jsonl"
 DEVICE_LOST = 70
-"""Exit status of a process whose device answers no more; what it has begun is written as an error."""
+"""Exit status of a process whose device stopped responding; its current case is recorded as an error."""
 NO_TIME = "no time was left"
-"""Why a case is left out that could have been measured."""
+"""Reason for leaving out a case because of the time limit."""
 
 Row = dict[str, Any]
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row, and have it on the disk before going on."""
+    """Append a row and flush it to disk."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
         file.flush()
@@ -34,7 +35,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """All rows; a line that was cut off, or is no row, is none."""
+    """Read all rows; truncated or invalid lines are ignored."""
     rows = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
@@ -47,42 +48,42 @@ def read(path: Path) -> list[Row]:
 
 
 def ended(rows: list[Row]) -> Iterator[Row]:
-    """Rows that are the end of a case."""
+    """Return the final rows of cases."""
     return (row for row in rows if "begun" not in row)
 
 
 def is_measured(row: Row) -> bool:
-    """Whether a row holds what was measured."""
+    """Return whether a row contains measurements."""
     return not {"begun", "error", "left_out"} & row.keys()
 
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases of one stage in one process."""
+    """The cases of one stage that run in one process."""
 
     stage: str
     out: Path
     run: int
     deadline: float
-    """Unix time after which no case is begun."""
+    """Unix time after which no case starts."""
     is_dry: bool = False
-    """Whether this is a rehearsal: tiny shapes, on a CPU."""
+    """True for a rehearsal with tiny shapes on a CPU."""
     case: str = ""
-    """Of a stage with a process for each case, the one of this process."""
+    """The case of this process, in a stage with one process per case."""
     is_alive: Callable[[], bool] = lambda: True
-    """Whether the device still answers after an error."""
+    """A function that returns whether the device still responds after an error."""
 
     @property
     def path(self) -> Path:
         return self.out / ROWS
 
     def others(self, stage: str) -> dict[str, Row]:
-        """What this run has measured in another stage, by case."""
+        """Return this run's rows of another stage, by case."""
         rows = ended(read(self.path))
         return {r["case"]: r for r in rows if r["run"] == self.run and r["stage"] == stage and is_measured(r)}
 
     def measure(self, case: str, function: Callable[[], Row]) -> None:
-        """Write what the function returns, or why it could not; nothing if this run has an end of the case already."""
+        """Record the function's result or its error; do nothing if this run already has a final row of the case."""
         here = (self.run, self.stage, case)
         if any((row["run"], row["stage"], row["case"]) == here for row in ended(read(self.path))):
             return
@@ -99,7 +100,7 @@ class Cases:
             traceback.print_exc()
             found = {"error": sentence(error)}
         if "error" in found and not self.is_alive():
-            self.write(case, error=f"{found['error']} (the device answered no more)")
+            self.write(case, error=f"{found['error']} (the device stopped responding)")
             os._exit(DEVICE_LOST)
         self.write(case, **found, took_seconds=round(time.time() - began, 2))
 
@@ -108,10 +109,10 @@ class Cases:
 
 
 class LeftOut(Exception):
-    """Nothing can be measured here, and that is no error; the text says why."""
+    """Raised if a case cannot be measured here, which is not an error; the text is the reason."""
 
 
 def sentence(error: Exception) -> str:
-    """An error in one line of at most 300 characters."""
+    """Return an error as one line of at most 300 characters."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0]}"[:300]

@@ -1,4 +1,4 @@
-"""What the device does at most: bytes moved by a copy, and products of large matrices."""
+"""Measure the device's peak rates: memory bandwidth by a copy, and FLOP/s by large matmuls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(cases: Cases) -> None:
 
 
 def copy(function, numbers: int, seconds: float) -> Row:
-    """Bytes read and written per second, of float32 numbers that fit into no cache."""
+    """Measure bytes read and written per second by a copy of a float32 array larger than any cache."""
     x = jax.random.normal(jax.random.key(0), (numbers,), jnp.float32)
     row = time_calls(function, x, seconds=seconds)
     known = chip()
@@ -35,7 +35,7 @@ def copy(function, numbers: int, seconds: float) -> Row:
 
 
 def product(side: int, dtype, precision: str | None, seconds: float) -> Row:
-    """Square matrices of random numbers: zeros are faster, because they take less power."""
+    """Time a matmul of square random matrices. Zeros would be faster, because they take less power."""
     one, other = (jax.random.normal(key, (side, side)).astype(dtype) for key in jax.random.split(jax.random.key(1)))
 
     def multiply(one, other):

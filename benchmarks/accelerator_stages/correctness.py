@@ -1,7 +1,8 @@
-"""Whether kernels compute what they should, on random data drawn anew each time, before anything is timed.
+"""Check the results of kernels on new random data before any timing.
 
-The error is ‖found - expected‖ / ‖expected‖ against float64 group by group, or float32 on the host's CPU from the same
-numbers. Rounding to bfloat16 leaves up to 4e-3; matrix units that round float32 to 19 bits (TF32) leave 3e-4.
+The error is ‖result - expected‖ / ‖expected‖, where the expected values are computed from the same inputs in float64
+for each group, or in float32 on the host's CPU. Rounding to bfloat16 causes errors up to 4e-3; matrix units that round
+float32 to 19 bits (TF32) cause 3e-4.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from moejax.train.schedule import Schedule, WarmupStableDecay
 from moejax.train.training import Recipe, Training
 
 LIMITS = {"bfloat16": 1e-2, "float32": 1e-3}
-"""Largest error by the type that was computed in: a wrong index or a lost row is far above, rounding below."""
+"""Maximum error by computation type: rounding errors are below, errors by a wrong index or a lost row far above."""
 COSINE_LIMIT = 0.02
-"""Largest loss of a gradient's cosine by remat: in bfloat16 some tokens' experts differ from program to program. If
-saved rows are taken for those of other experts, cosines are below 0.6."""
+"""Maximum decrease of a gradient's cosine similarity by remat. In bfloat16, some tokens' experts differ between
+programs. If saved rows are assigned to wrong experts, cosines are below 0.6."""
 LOADS = ("balanced", "zipf", "half are empty", "one has all")
 
 
@@ -53,7 +54,7 @@ def main(cases: Cases) -> None:
     checks = Checks(cases.is_dry, secrets.randbits(32))
     cases.measure("float32 step, highest precision", partial(checks.step, "highest"))
     if not cases.is_dry:
-        # Matrix units round float32 unless they are told not to; a CPU's products are the same.
+        # By default, matrix units round float32 inputs; on a CPU both precisions give the same results.
         cases.measure("float32 step, default precision", partial(checks.step, "default", 1e-2))
     for remat, is_scanned in itertools.product(("full", MOE_GATE_UP, Variant.remat), (False, True)):
         name = f"gradients, remat {remat}{', scanned layers' * is_scanned}"
@@ -74,7 +75,7 @@ def main(cases: Cases) -> None:
 
 
 def error(found: Any, expected: Any) -> float:
-    """Of all numbers together; no number is an infinite error."""
+    """Return the relative error over all entries; NaN counts as an infinite error."""
     found, expected = (np.asarray(x, np.float64) for x in (found, expected))
     distance = float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-30))
     return distance if np.isfinite(distance) else float("inf")
@@ -82,25 +83,25 @@ def error(found: Any, expected: Any) -> float:
 
 @dataclass(frozen=True)
 class Checks:
-    """Checks of one kind of number, drawn from one seed."""
+    """Checks with one data type, on data from one seed."""
 
     is_dry: bool
     seed: int
 
     @property
     def dtype(self) -> Any:
-        """What accelerators compute in; the CPU's kernels are of float32."""
+        """The data type: bfloat16 on accelerators; the CPU kernels support only float32."""
         return jnp.float32 if self.is_dry else jnp.bfloat16
 
     def normal(self, *shape: int, scale: float = 1.0, dtype: Any = None) -> jax.Array:
-        """Other numbers for each shape."""
+        """Return random numbers, different for each shape."""
         key = jax.random.fold_in(jax.random.key(self.seed), sum(n * 31**i for i, n in enumerate(shape)) % 2**31)
         return (scale * jax.random.normal(key, shape)).astype(dtype or self.dtype)
 
     def row(
         self, found: dict[str, Any], expected: dict[str, Any], dtype: Any = None, limit: float | None = None
     ) -> Row:
-        """The largest error of several arrays, and all of them."""
+        """Return a row with the errors of several arrays and the largest error."""
         errors = {name: error(found[name], expected[name]) for name in expected}
         name = jnp.dtype(dtype or self.dtype).name
         limit = LIMITS[name] if limit is None else limit
@@ -109,7 +110,7 @@ class Checks:
                 "seed": self.seed}  # fmt: skip
 
     def grouped(self, backend: str, given: str) -> Row:
-        """Products and both gradients, with rows that are nobody's, which hold no numbers, behind the last group's."""
+        """Check grouped matmuls and both gradients; rows after the last group belong to no expert and contain NaN."""
         of = Experts("", 64, 2, 4, 48, 32) if self.is_dry else Experts("", 4096, 4, 32, 1024, 768)
         sizes, nobodys = group_sizes(of, given, self.seed), of.rows // 8
         mine = (jnp.arange(of.rows + nobodys) < of.rows)[:, None]
@@ -128,7 +129,9 @@ class Checks:
         return self.row(found, group_by_group(x[: of.rows], dy[: of.rows], matrices, sizes))
 
     def grouped_8_bits(self, kernel: str, quantization: str, given: str) -> Row:
-        """Products of 8-bit numbers, with rows that are nobody's; expected are those of the same 8-bit numbers."""
+        """Check 8-bit grouped matmuls against exact matmuls of the same 8-bit numbers, with rows that belong to no
+        expert.
+        """
         of = Experts("", 4096, 4, 32, 1024, 768)
         sizes = group_sizes(of, given, self.seed)
         x = self.normal(of.rows + of.rows // 8, of.width)
@@ -142,7 +145,7 @@ class Checks:
         return self.row({"forward": found}, {"forward": np.concatenate(expected)})
 
     def attention(self, kernel: str, mask: str) -> Row:
-        """The output and the gradients of queries, keys and values."""
+        """Check the output and the gradients of queries, keys and values."""
         batch, length, heads, groups, width = (2, 64, 4, 2, 16) if self.is_dry else (2, 2048, 8, 2, 128)
         query = self.normal(batch, length, heads, width)
         key, value = (self.normal(batch, length, groups, width, scale=s) for s in (1.0, 0.7))
@@ -167,7 +170,7 @@ class Checks:
         return self.row(found, on_host(of("reference"), (query, key, value), dy, segments))
 
     def experts(self, kernel: str) -> Row:
-        """A layer's experts with biases: outputs and all gradients."""
+        """Check a layer's experts with biases: outputs and all gradients."""
         of = Experts("", 64, 2, 4, 32, 16) if self.is_dry else Experts("", 2048, 4, 16, 512, 384)
         shapes = {"gate_up": (2, of.width, of.hidden), "down": (of.hidden, of.width)}
         matrices = {n: self.normal(of.experts, *s, scale=s[-2] ** -0.5) for n, s in shapes.items()}
@@ -190,7 +193,7 @@ class Checks:
         return self.row(found, on_host(of_kernel("reference"), arguments, dy, routing))
 
     def cross_entropy(self) -> Row:
-        """The loss of tokens with weights, and its gradients."""
+        """Check the weighted loss of tokens and its gradients."""
         tokens, width, vocab = (64, 16, 101) if self.is_dry else (2048, 512, 50_304)
         hidden, matrix = self.normal(1, tokens, width), self.normal(width, vocab, scale=0.05)
         weights = jnp.abs(self.normal(1, tokens, dtype=jnp.float32)) / tokens
@@ -205,7 +208,9 @@ class Checks:
         return self.row(found, on_host(loss, arguments, jnp.ones(()), rest))
 
     def embedding(self) -> Row:
-        """The gradient of the table: frequent tokens are thousands of a batch, whose sum bfloat16 would lose."""
+        """Check the gradient of the embedding table: frequent tokens occur thousands of times in a batch, and bfloat16
+        cannot sum so many gradients.
+        """
         tokens, width, vocab = (256, 16, 64) if self.is_dry else (32_768, 256, 50_304)
         drawn = np.minimum(np.random.default_rng(self.seed).zipf(1.3, (1, tokens)) - 1, vocab - 1).astype(np.int32)
         table, dy = self.normal(vocab, width, dtype=jnp.float32), self.normal(1, tokens, width)
@@ -218,7 +223,7 @@ class Checks:
         return self.row({"table": found, "most frequent token": found[most]}, arrays, limit=1e-4)
 
     def step(self, precision: str, limit: float | None = None) -> Row:
-        """Loss, gradient norm and moments after a step of a small mixture in float32, against the host's CPU."""
+        """Check loss, gradient norm and moments after a step of a small MoE model in float32 against the host's CPU."""
         host, device = (make_mesh(MeshShape(), [one]) for one in (jax.devices("cpu")[0], jax.devices()[0]))
         length = 16 if self.is_dry else 256
         expected, found = (self.after_a_step(mesh, Runtime(), precision, 8, length) for mesh in (host, device))
@@ -229,9 +234,10 @@ class Checks:
         return self.row(together(*found), together(*expected), jnp.float32, limit)
 
     def gradients(self, remat: str, is_scanned: bool) -> Row:
-        """Cosines of a whole step's gradients in bfloat16 with those in float32, and what remat takes from them.
+        """Measure the cosine similarity of a step's bfloat16 and float32 gradients, and its decrease by remat.
 
-        Routers are to choose the same experts backwards as forwards: an error here is one of many tokens' gradients.
+        Routers must choose the same experts when the forward pass is recomputed; otherwise many tokens get wrong
+        gradients.
         """
         device = make_mesh(MeshShape(), [jax.devices()[0]])
 
@@ -250,7 +256,7 @@ class Checks:
     def after_a_step(
         self, mesh: Mesh, runtime: Runtime, precision: str, experts: int, length: int
     ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """Metrics and the optimiser's arrays after a step of a small mixture, from parameters that the host draws."""
+        """Return metrics and optimizer state after a step of a small MoE model, from parameters drawn on the host."""
         width = 16 if self.is_dry else 256
         architecture = Architecture(
             vocab_size=257, model_dim=width, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=width // 4,
@@ -267,14 +273,14 @@ class Checks:
         rate = WarmupStableDecay(peak=1e-3, warmup_steps=0.0, decay_start=1e6, decay_steps=10.0, final_share=0.1)
         host = make_mesh(MeshShape(), [jax.devices("cpu")[0]])
         with jax.set_mesh(host):
-            # It is the step that is compared, not how parameters are drawn.
+            # Compare only the step, not the initialization of parameters.
             first = jax.tree.map(np.asarray, make_program(training, host).init(self.seed))
         with jax.set_mesh(mesh), jax.default_matmul_precision(precision):
             program = make_program(training, mesh)
             state = jax.device_put(first, program.shardings)
             batch = jax.device_put({"tokens": drawn}, batch_sharding(mesh))
             state, metrics = program.step(state, batch, Schedule(learning_rate=rate, weight_decay=0.1))
-        # Adam's first moment after one step is the clipped gradient; its update is little more than the signs.
+        # Adam's first moment after one step is proportional to the clipped gradient; its update is mostly signs.
         moments = {
             jax.tree_util.keystr(path): np.asarray(leaf)
             for path, leaf in jax.tree_util.tree_leaves_with_path(state.optimizer)
@@ -284,14 +290,14 @@ class Checks:
 
 
 def cosine(found: np.ndarray, expected: np.ndarray) -> float:
-    """Of all numbers together; -1 where one is none."""
+    """Return the cosine similarity over all entries; -1 if an entry is NaN."""
     found, expected = (x.astype(np.float64).ravel() for x in (found, expected))
     together = found @ expected / max(np.linalg.norm(found) * np.linalg.norm(expected), 1e-300)
     return float(together) if np.isfinite(together) else -1.0
 
 
 def group_by_group(x: jax.Array, dy: jax.Array, matrices: jax.Array, sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Products and gradients in float64."""
+    """Return grouped matmuls and their gradients in float64."""
     inputs, gradients, weights = (np.asarray(array, np.float64) for array in (x, dy, matrices))
     forward, drows, dmatrices = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(matrices.shape)
     for group, end in enumerate(np.cumsum(sizes)):
@@ -302,7 +308,7 @@ def group_by_group(x: jax.Array, dy: jax.Array, matrices: jax.Array, sizes: np.n
 
 
 def with_gradients(function: Callable[..., Any], inputs: tuple[Any, ...], dy: jax.Array, rest: Any) -> dict[str, Any]:
-    """``function(*inputs, rest)`` and the gradients of the inputs, by number."""
+    """Return ``function(*inputs, rest)`` and the gradients of the inputs."""
 
     def both(inputs, dy, rest):
         y, back = jax.vjp(lambda *inputs: function(*inputs, rest), *inputs)
@@ -314,7 +320,7 @@ def with_gradients(function: Callable[..., Any], inputs: tuple[Any, ...], dy: ja
 
 
 def on_host(function: Callable[..., Any], inputs: tuple[Any, ...], dy: jax.Array, rest: Any) -> dict[str, Any]:
-    """``with_gradients`` on the CPU, from the same numbers in float32."""
+    """Evaluate ``with_gradients`` on the CPU, with the same inputs in float32."""
 
     def wide(x: Any) -> Any:
         x = jnp.asarray(np.asarray(x))

@@ -1,7 +1,6 @@
-"""Products of 8-bit numbers beside those of bfloat16: a projection, experts' grouped products, and steps.
+"""Compare 8-bit and bfloat16 matmuls: a projection, the experts' grouped matmuls, and training steps.
 
-Times are with the making of the numbers, as in a training; gradients of matrices are not in 8 bits
-(docs/quantization.md).
+Times include quantization, as in training; gradients of matrices are not computed in 8 bits (docs/quantization.md).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def main(cases: Cases) -> None:
     of, kinds = experts(cases.is_dry)[0], (IN_FULL, *TYPES)
     for kind, kernel in itertools.product(TYPES, kernels("grouped_matmul_8_bits", reference=cases.is_dry)):
         cases.measure(f"grouped {kind}, {kernel}", partial(grouped, cases, of, kind, kernel))
-    # XLA takes half a minute to look for the fastest product in float8.
+    # XLA's autotuning of float8 matmuls takes half a minute.
     for kind in kinds:
         cases.measure(f"projection {kind}", partial(projection, cases, of, kind))
     for kind in kinds:
@@ -43,7 +42,7 @@ def _dtype(cases: Cases) -> Any:
 
 
 def projection(cases: Cases, of: Experts, kind: str) -> Row:
-    """Rows times one square matrix."""
+    """Time a matmul of rows with one square matrix."""
     x, matrix = normal(SEED, (4 * of.tokens, of.width), (1, of.width, of.width), dtype=_dtype(cases))
     function = jnp.matmul if kind == IN_FULL else partial(matmul, kind)
     return with_rate(
@@ -52,7 +51,7 @@ def projection(cases: Cases, of: Experts, kind: str) -> Row:
 
 
 def grouped(cases: Cases, of: Experts, kind: str, kernel: str) -> Row:
-    """Gate and up of a layer's experts under a balanced load."""
+    """Time the gate and up projections of a layer's experts under a balanced load."""
     into, out_of = of.products()["gate_up"]
     x, matrices = normal(SEED, (of.rows, into), (of.experts, out_of, into), dtype=_dtype(cases))
     check_accepts("grouped_matmul_8_bits", kernel, x, matrices, quantization=kind)

@@ -1,7 +1,7 @@
-"""Times of grouped products by backend, part and shape, and of a whole layer's experts, forward and backward.
+"""Time grouped matmuls by backend, part and shape, and all experts of a layer, forward and backward.
 
-A product has as many rows as 8,192 tokens have assignments. All parts take 2 · rows · width before · width after FLOPs;
-``one product`` is as much work with one matrix for all rows: what is lost against it is lost to the groups.
+The number of rows is the number of assignments of 8,192 tokens. Each part takes 2 · rows · input width · output width
+FLOPs. ``one product`` is the same work with one matrix for all rows; the difference is the cost of grouping.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(cases: Cases) -> None:
             run = partial(time_experts, of, kernel, cases.is_dry, bench_seconds(cases))
             cases.measure(f"{of.model} experts, {kernel}", run)
 
-    # What would be missed most comes first: time may be short.
+    # The most important cases come first, because time may be short.
     for of in shapes:
         products(of, "gate_up", [*backends, ONE])
     layers(shapes[0])
@@ -58,12 +58,12 @@ def main(cases: Cases) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _arrays(of: Experts, into: int, out_of: int, dtype: Any) -> list[jax.Array]:
-    """Rows, their gradient and matrices; one shape's at a time, as DeepSeek-V3's are 15 GB."""
+    """Return rows, their gradient and matrices, for one shape at a time, because DeepSeek-V3's arrays take 15 GB."""
     return normal(SEED, (of.rows, into), (of.rows, out_of), (of.experts, into, out_of), dtype=dtype)
 
 
 def time_product(of: Experts, product: str, backend: str, part: str, is_dry: bool, seconds: float) -> Row:
-    """One part of a product under a balanced load, and under Zipf loads by the same program."""
+    """Time one part of a grouped matmul under a balanced load, and under Zipf loads with the same program."""
     into, out_of = of.products()[product]
     x, dy, matrices = _arrays(of, into, out_of, jnp.float32 if is_dry else jnp.bfloat16)
     given = {"forward": (x, matrices), "rows_gradient": (dy, matrices), "matrices_gradient": (x, dy)}[part]
@@ -78,7 +78,7 @@ def time_product(of: Experts, product: str, backend: str, part: str, is_dry: boo
     if backend == ONE:
         return row
     zipf = time_calls(function, *given, uneven, seconds=seconds / 2)
-    # Hugging Face's is measured on the same shape.
+    # The stage hugging_face measures the same shape.
     return row | {
         "zipf_milliseconds": zipf["milliseconds"],
         "zipf_tflops_per_second": with_rate(zipf, flops)["tflops_per_second"],
@@ -111,7 +111,9 @@ def _function(backend: str, part: str) -> Callable[..., jax.Array]:
 
 
 def time_experts(of: Experts, kernel: str, is_dry: bool, seconds: float) -> Row:
-    """Sort, permute, gate and up, activation, down, sum; and all gradients: 18 · rows · width · hidden FLOPs."""
+    """Time sorting, permutation, gate and up, activation, down, sum, and all gradients: 18 · rows · width · hidden
+    FLOPs.
+    """
     _arrays.cache_clear()
     dtype = jnp.float32 if is_dry else jnp.bfloat16
     into, out_of = (of.experts, 2, of.width, of.hidden), (of.experts, of.hidden, of.width)
@@ -123,7 +125,7 @@ def time_experts(of: Experts, kernel: str, is_dry: bool, seconds: float) -> Row:
     function = load("experts", kernel)
 
     def both(x, weight, given, dy, expert):
-        # As an argument, so that the compiler cannot sort it beforehand.
+        # The choice is an argument, so that the compiler cannot sort it at compile time.
         layout = partial(by_expert, replace(routing, expert=expert))
         _, back = jax.vjp(lambda x, w, e: function(x, w, layout, e, tokens_per_expert=each), x, weight, given)
         return back(dy)

@@ -1,7 +1,8 @@
-"""Hugging Face's grouped products, experts and step, on the shapes of the stages ``grouped`` and ``steps``, by PyTorch.
+"""Time Hugging Face's grouped matmuls, experts and training step in PyTorch, on the shapes of the stages ``grouped``
+and ``steps``.
 
-transformers computes experts with ``grouped_mm`` of PyTorch. Its step has weights and moments in bfloat16, where ours
-has both in float32, and so moves fewer bytes.
+transformers computes experts with PyTorch's ``grouped_mm``. Its step keeps weights and moments in bfloat16, and so
+moves fewer bytes than moejax's step, which keeps both in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main(cases: Cases) -> None:
     if not (cases.is_dry or torch.cuda.is_available()):
         cases.write("all", left_out="this PyTorch sees no GPU")
         return
-    # The shapes are read with JAX, which is not to take the memory of the device.
+    # JAX reads the shapes, but must not preallocate the device's memory.
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -66,7 +67,7 @@ class Side:
             return False
 
     def clear(self) -> None:
-        """Give back what the case before has kept."""
+        """Free the memory of the previous case."""
         if self.device != "cpu":
             self.torch.cuda.empty_cache()
             self.torch.cuda.reset_peak_memory_stats()
@@ -80,7 +81,7 @@ class Side:
             self.torch.cuda.synchronize()
 
     def time(self, function: Callable[[], Any], flops: float | None = None) -> Row:
-        """As ``timing.time_calls``: the median of rounds of calls in a row, after warm-up."""
+        """Return the median time of rounds of consecutive calls after warm-up, like ``timing.time_calls``."""
         for _ in range(3):
             function()
         self.wait()
@@ -99,7 +100,7 @@ class Side:
         return row | ({} if flops is None else {"tflops_per_second": flops / middle / 1e12})
 
     def time_product(self, of: Any, widths: tuple[int, int], part: str, name: str) -> Row:
-        """By PyTorch's own function, which transformers calls."""
+        """Time PyTorch's function, which transformers calls."""
         multiply = getattr(self.torch.nn.functional, "grouped_mm", None) or getattr(self.torch, "_grouped_mm", None)
         if multiply is None:
             raise LeftOut(f"PyTorch {self.torch.__version__} has no grouped_mm")
@@ -120,7 +121,7 @@ class Side:
         return self.time(function, 2.0 * of.rows * into * out_of) | {"same_as": name}
 
     def time_experts(self, of: Any, name: str) -> Row:
-        """The experts of a layer, forward and backward, as transformers' Mixtral has them."""
+        """Time the experts of a layer, forward and backward, by transformers' Mixtral implementation."""
         from training_hf import config_of
 
         a = CATALOGUE["olmoe-1b-7b"].architecture.replace(
@@ -142,7 +143,7 @@ class Side:
         return self.time(both, 18.0 * of.rows * of.width * of.hidden) | {"same_as": name}
 
     def time_step(self, cases: Cases, has_checkpointing: bool) -> Row:
-        """The shape and batch of the stage ``steps``, if that has measured one, with PyTorch's fused AdamW."""
+        """Time a step on the shape and batch that the stage ``steps`` measured, with PyTorch's fused AdamW."""
         from training_hf import config_of
 
         ours = list(cases.others("steps").values())

@@ -1,4 +1,4 @@
-"""What this machine is: device, driver, versions."""
+"""Record the machine: device, driver and versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMI = ("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.sm", "
 
 
 def main(cases: Cases) -> None:
-    """Versions first: they are known even where JAX does not start."""
+    """Record versions first, since they are available even if JAX does not start."""
     cases.measure("versions", versions)
     cases.measure("driver", driver)
     cases.measure("device", device)
@@ -65,6 +65,6 @@ def device() -> Row:
         "runtime": str(getattr(first.client, "platform_version", "")).replace("\n", " "),
         "memory_bytes": stats.get("bytes_limit"),
         "peak_tflops_per_second": known and known.flops_per_second / 1e12,
-        # Of some chips nobody states it, which is 0 there.
+        # The rate is 0 if the maker does not state it.
         "peak_gigabytes_per_second": (known and known.memory_bytes_per_second / 1e9) or None,
     }

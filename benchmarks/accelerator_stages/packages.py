@@ -1,4 +1,4 @@
-"""Which packages this Python lacks, and how to bring them to a machine without network. Imports no JAX."""
+"""List missing packages, and the commands that copy them to a machine without network. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ USED_IF_THERE = {
     "torch": "Hugging Face's side",
     "transformers": "Hugging Face's side",
 }
-"""Packages that some cases need, and which."""
+"""Optional packages, with the cases that need them."""
 
 
 def version(package: str) -> str | None:
-    """The installed version, or None."""
+    """Return the installed version, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -29,21 +29,22 @@ def version(package: str) -> str | None:
 
 
 def required(pyproject: Path) -> list[Requirement]:
-    """What moejax requires."""
+    """Return the requirements of moejax."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     return [one for text in project["dependencies"] if _applies(one := Requirement(text))]
 
 
 def used_if_there(pyproject: Path) -> list[Requirement]:
-    """What some cases need, in the versions that moejax's extras ask for."""
+    """Return the optional packages in the versions that moejax's extras require."""
     extras = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     asked = {one.name: one for texts in extras.values() for one in map(Requirement, texts) if _applies(one)}
     return [asked.get(name, Requirement(name)) for name in USED_IF_THERE]
 
 
 def missing(pyproject: Path) -> list[str]:
-    """What moejax requires, what that requires, and what some cases need, as far as it is not installed, or is in a
-    version that does not do. What is required by a package that is missing shows when that is there."""
+    """Return missing or outdated packages among moejax's direct and indirect requirements and the optional packages.
+    Requirements of a missing package are unknown until it is installed.
+    """
     found: dict[str, str] = {}
     waiting = [*required(pyproject), *used_if_there(pyproject)]
     seen: set[str] = set()
@@ -68,11 +69,11 @@ def _plain(name: str) -> str:
 
 
 def advice(lacking: Iterable[str]) -> str:
-    """What is missing, and the commands that bring it."""
+    """Return sentences with the missing packages and the commands that fetch them."""
     lacking = list(lacking)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not lacking:
-        return f"Python {python}: every package is here."
+        return f"Python {python}: every package is installed."
     of = {name: Requirement(name).name for name in lacking}
     optional = "; ".join(
         f"{of[name]} is for {USED_IF_THERE[of[name]]}" for name in lacking if of[name] in USED_IF_THERE
@@ -85,9 +86,9 @@ def advice(lacking: Iterable[str]) -> str:
     return "\n".join(
         [
             says,
-            "Cases that need them are left out or fail. Where there is a network, fetch them:",
+            "Cases that need them are left out or fail. On a machine with network, fetch them:",
             f"  pip download --no-deps --only-binary=:all: --python-version {python} {systems} -d wheels {names}",
-            "Here, install them, and run this again: it names what they need themselves.",
+            "Here, install them, and run this again, since they may have further requirements:",
             "  pip install --no-index --no-deps --target site wheels/*.whl; export PYTHONPATH=$PWD/site",
         ]
     )

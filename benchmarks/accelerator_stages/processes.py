@@ -1,4 +1,4 @@
-"""Runs a stage in a process of its own, with a limit; a case that crashes or hangs costs that case alone."""
+"""Run each stage in its own process with a time limit; a case that crashes or hangs does not affect other cases."""
 
 from __future__ import annotations
 
@@ -23,44 +23,46 @@ class Stage:
     function: str
     """``module:function``, called with the ``Cases`` of a process."""
     share: float
-    """Of the minutes, relative to the stages behind; what one does not use goes to those."""
+    """Share of the minutes, relative to the later stages, which get the time that this stage does not use."""
     processes: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {"": {}})
-    """A process for each case with its environment; usually one for all cases. XLA's flags are added to those set."""
+    """Environment variables of each case that needs its own process; usually one process runs all cases. ``XLA_FLAGS``
+    are appended to existing flags.
+    """
     python: str = sys.executable
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a run, and one case of it, may take."""
+    """Time limits of a run and its cases."""
 
     seconds: float
     silence_seconds: float
-    """Without a new row for so long, a process hangs."""
+    """Seconds without a new row after which a process counts as hanging."""
     shortest_seconds: float = 5.0
-    """With less time left no process is started."""
+    """Minimum remaining seconds to start a process."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs stages one after another, each in processes of its own."""
+    """A runner of stages, one after another, each in its own processes."""
 
     out: Path
     run: int
-    """Unix time at which the run began; rows carry it."""
+    """Unix time at which the run began, which rows record."""
     limits: Limits
     program: Path
-    """Started as ``program --child FUNCTION --stage NAME --case CASE ...`` with ``arguments`` behind."""
+    """The program, started as ``program --child FUNCTION --stage NAME --case CASE ...`` followed by ``arguments``."""
     arguments: Sequence[str] = ()
 
     def stages(self, stages: Mapping[str, Stage], after: Callable[[str], bool] = lambda name: True) -> None:
-        """Run all, until ``after(name)``, called behind each, is False."""
+        """Run all stages, until ``after(name)``, called after each stage, returns False."""
         end = time.time() + self.limits.seconds
         names = list(stages)
         for number, name in enumerate(names):
             stage, shares = stages[name], [stages[later].share for later in names[number:]]
             limit = time.time() + (end - time.time()) * shares[0] / sum(shares)
             for done, case in enumerate(stage.processes):
-                # Of processes for single cases, each gets as much of what is left.
+                # Processes for single cases share the remaining time equally.
                 until = time.time() + (limit - time.time()) / (len(stage.processes) - done)
                 while self._must_start_again(name, stage, case, until):
                     pass
@@ -68,14 +70,14 @@ class Runner:
                 return
 
     def _must_start_again(self, name: str, stage: Stage, case: str, until: float) -> bool:
-        """Run one process of a stage; whether another is needed for the cases behind one that ended it."""
+        """Run one process of a stage; return whether the remaining cases need another process."""
         left = until - time.time()
         if left < self.limits.shortest_seconds:
             self._write(name, case or "the rest", left_out=NO_TIME)
             return False
         command = [stage.python, str(self.program), "--child", stage.function, "--stage", name, "--case", case]
         command += ["--out", str(self.out), "--run", str(self.run), "--parent", str(os.getpid())]
-        # What is begun before the deadline has some time to end.
+        # A case that starts before the deadline gets some time to finish.
         command += ["--deadline", str(time.time() + 0.85 * left), *self.arguments]
         ending = run_process(command, stage.processes[case], self.out, until, self.limits.silence_seconds)
         begun = self._begun(name)
@@ -86,7 +88,7 @@ class Runner:
         return bool(begun) or ending.is_device_lost
 
     def _begun(self, stage: str) -> list[str]:
-        """Cases that were begun and have no end."""
+        """Return cases that have started but have no final row."""
         rows = [row for row in read(self.out / ROWS) if row["run"] == self.run and row["stage"] == stage]
         done = {row["case"] for row in ended(rows)}
         return [row["case"] for row in rows if "begun" in row and row["case"] not in done]
@@ -96,21 +98,21 @@ class Runner:
 
 
 class Ending(NamedTuple):
-    """How a process ended."""
+    """The outcome of a process."""
 
     why: str
-    """Empty if it ended well."""
+    """Reason of a failure; empty on success."""
     is_device_lost: bool = False
 
 
 def run_process(
     command: Sequence[str], environment: Mapping[str, str], out: Path, until: float, silence_seconds: float
 ) -> Ending:
-    """Run to the end or until a limit; what is printed goes to ``log.txt``."""
+    """Run a process to its end or a time limit, with its output in ``log.txt``."""
     rows = out / ROWS
     flags = " ".join(filter(None, (values.get("XLA_FLAGS", "").strip() for values in (os.environ, environment))))
     with (out / "log.txt").open("ab") as log:
-        # A group of its own, so that whatever it started ends with it.
+        # A separate process group, so that child processes end with it.
         process = subprocess.Popen(
             command,
             env={**os.environ, **environment, "XLA_FLAGS": flags},
@@ -131,7 +133,7 @@ def run_process(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            # A process that waits for a broken driver cannot be ended.
+            # A process that waits for a broken driver cannot be killed.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
     if process.returncode < 0:

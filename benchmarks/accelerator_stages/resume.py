@@ -1,7 +1,7 @@
-"""Whether a training that is killed and resumed logs the same numbers, bit for bit. Imports no JAX.
+"""Check whether a killed and resumed training run logs bitwise identical numbers. Imports no JAX.
 
-Each training is ``moejax train`` in a process of its own. One that is run twice without being killed says whether the
-device itself gives the same numbers twice: sums by atomic additions, as of scattered rows, need not.
+Each training run is ``moejax train`` in its own process. Two uninterrupted runs show whether the device itself is
+deterministic; sums by atomic additions, as for scattered rows, may not be.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from accelerator_stages.cases import Cases, Row
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = '''
-"""A small mixture on random tokens: a line of the log at every step, a checkpoint every fourth."""
+"""A small MoE model on random tokens: a log line at every step, a checkpoint every fourth step."""
 from ml_collections import ConfigDict
 
 
@@ -47,7 +47,9 @@ MEASURED = ("loss", "gradient_norm")
 
 
 def main(cases: Cases) -> None:
-    """Twice, and once killed; if twice is not the same, also with XLA's deterministic operations."""
+    """Train twice without and once with a kill; if the uninterrupted runs differ, also with XLA's deterministic
+    operations.
+    """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         config = _write(folder, cases.is_dry)
@@ -68,11 +70,11 @@ def main(cases: Cases) -> None:
 
 
 def _write(folder: Path, is_dry: bool) -> Path:
-    """The config and its text, which are random letters."""
+    """Write the config and its text of random letters."""
     (folder / "text").mkdir()
     for number in range(16):
         (folder / "text" / f"{number}.txt").write_bytes(bytes(97 + byte % 26 for byte in os.urandom(20_000)))
-    # Enough steps that a fast device is still at work when it is to be killed.
+    # Enough steps that even a fast device is still training when the process is killed.
     width, length, batch, steps = (16, 32, 256, 24) if is_dry else (512, 512, 8192, 100)
     path = folder / "resumed.py"
     dtype = "float32" if is_dry else "bfloat16"
@@ -108,7 +110,7 @@ def _twice(config: Path, again: Path, whole: Path, flags: str) -> Row:
 
 
 def _killed(config: Path, killed: Path, whole: Path, flags: str) -> Row:
-    """Killed once there is a checkpoint and steps behind it."""
+    """Train and kill the process after a checkpoint and further steps."""
     process = _train(config, killed, flags)
     while process.poll() is None and not (len(_lines(killed)) >= 6 and _has_checkpoint(killed)):
         time.sleep(0.002)
@@ -124,14 +126,14 @@ def _has_checkpoint(out: Path) -> bool:
 
 
 def _lines(out: Path) -> list[Row]:
-    """What was logged, whole lines alone."""
+    """Return the complete lines of the log."""
     path = out / "metrics.jsonl"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _compared(found: Sequence[Row], expected: Sequence[Row]) -> Row:
-    """How many lines have the same numbers: JSON writes floats so that they come back to the bit."""
+    """Count the lines with identical numbers; JSON preserves floats exactly."""
     same = [
         [line.get(name) for name in MEASURED] == [other.get(name) for name in MEASURED]
         for line, other in zip(found, expected, strict=False)

@@ -1,4 +1,4 @@
-"""Shapes of published mixtures, loads of experts, and which kernels of the table this platform has."""
+"""Define shapes of published MoE models, expert loads, and the kernels available on this platform."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = 8192
 
 
 class Experts(NamedTuple):
-    """A layer's experts, and how many tokens meet them."""
+    """A layer's experts and its number of tokens."""
 
     model: str
     tokens: int
@@ -34,12 +34,12 @@ class Experts(NamedTuple):
         return self.tokens * self.top_k
 
     def products(self) -> dict[str, tuple[int, int]]:
-        """Widths of rows before and after: gate and up in one, as transformers has it, and down."""
+        """Return input and output widths of gate and up in one matrix, like transformers, and of down."""
         return {"gate_up": (self.width, 2 * self.hidden), "down": (self.hidden, self.width)}
 
 
 def experts(is_dry: bool) -> list[Experts]:
-    """Of the catalogue's models; a rehearsal has one, in small."""
+    """Return the experts of models in the catalogue, or one small shape for a rehearsal."""
     found = []
     for name in MODELS[:1] if is_dry else MODELS:
         a = CATALOGUE[name].architecture
@@ -49,7 +49,9 @@ def experts(is_dry: bool) -> list[Experts]:
 
 
 def group_sizes(of: Experts, load: str, seed: int) -> np.ndarray:
-    """Int32[experts]: rows of each expert under a load: ``balanced``, ``zipf``, ``one has all``, ``half are empty``."""
+    """Return Int32[experts], the rows of each expert under a load: ``balanced``, ``zipf``, ``one has all``, ``half are
+    empty``.
+    """
     if load == "zipf":
         generator = np.random.default_rng(seed)
         routing = draw_routing(Size(of.tokens, of.top_k, of.width, of.hidden, of.experts, "zipf"), generator)
@@ -66,13 +68,15 @@ def group_sizes(of: Experts, load: str, seed: int) -> np.ndarray:
 
 
 def kernels(operation: str, *, reference: bool = False) -> list[str]:
-    """Names of the kernels of this accelerator and of plain JAX, installed or not; the reference only if asked for."""
+    """Return the names of this accelerator's and plain JAX's kernels, installed or not; the reference only on
+    request.
+    """
     here = {platform(), "any"} - {"cpu"}
     return [n for n, k in TABLE[operation].items() if k.platform in here and (reference or n != "reference")]
 
 
 def check_accepts(operation: str, name: str, *arguments: Any, **options: Any) -> None:
-    """Leave a case out, saying why, if the kernel cannot compute it here."""
+    """Raise ``LeftOut`` with the reason if the kernel cannot compute a case here."""
     if not TABLE[operation][name].is_available():
         raise LeftOut(f"what the kernel {name} needs is not installed")
     if not accepts(operation, name, *arguments, **options):
@@ -81,7 +85,7 @@ def check_accepts(operation: str, name: str, *arguments: Any, **options: Any) ->
 
 @contextmanager
 def only(operation: str, name: str) -> Iterator[None]:
-    """Programs traced meanwhile choose this kernel, or fail where it does not accept the arguments."""
+    """Make programs traced in this context use this kernel, or fail if it does not accept the arguments."""
     others = {n: k._replace(is_default=n == name) for n, k in TABLE[operation].items()}
     with mock.patch.dict(TABLE[operation], others):
         yield

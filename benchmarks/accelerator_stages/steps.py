@@ -1,7 +1,7 @@
-"""Whole training steps of OLMoE's shape with fewer layers: speed, memory, XLA's flags, compilation, a profile.
+"""Measure training steps of OLMoE's shape with fewer layers: speed, memory, XLA flags, compilation, and a profile.
 
-The program is the one that ``moejax train`` runs, on random tokens. MFU is as in its log: FLOPs that the model needs,
-without what is computed again, as a share of the chip's stated bfloat16 peak.
+The program is the same as in ``moejax train``, on random tokens. MFU is defined as in its log: the model's FLOPs,
+without recomputation, as a share of the chip's stated bfloat16 peak.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from moejax.train.training import Recipe, Training
 
 SEQUENCE, SEQUENCES = 4096, 8
 LONGEST = 30
-"""Kernels of a profile that are kept."""
+"""Maximum number of kernels kept from a profile."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a step is computed; the first of each choice is what all others are compared with."""
+    """Options of a step; the first value of each option is the baseline."""
 
     remat: str = "attn_qkv+attn_out+moe_gate_up"
     attention: str = "auto"
     backend: str = "auto"
-    """A kernel of ``experts``, and behind a slash one of ``grouped_matmul`` if it uses these."""
+    """A kernel of ``experts``, followed by a slash and a kernel of ``grouped_matmul`` if it uses one."""
     packing: str = "windows"
     is_scanned: bool = False
-    """Whether one layer is compiled and looped over."""
+    """True if layers are scanned, so that one layer is compiled."""
     quantization: str = "none"
 
     @property
@@ -67,12 +67,12 @@ class Variant:
         return f"remat {self.remat}, attention {self.attention}, experts {self.backend}{others}"
 
     def differences(self) -> int:
-        """How many choices differ from the usual ones."""
+        """Return the number of options that differ from the baseline."""
         return sum(getattr(self, name) != getattr(Variant(), name) for name in vars(self))
 
 
 def variants() -> list[Variant]:
-    """All combinations, those with the fewest differences first: time may be short."""
+    """Return all combinations, fewest differences first, because time may be short."""
     backends = ["auto"]
     for kernel in kernels("experts"):
         grouped = kernels("grouped_matmul") if TABLE["experts"][kernel].platform == platform() else []
@@ -84,25 +84,25 @@ def variants() -> list[Variant]:
 
 
 def main(cases: Cases) -> None:
-    """Every variant; a rehearsal has the first few."""
+    """Measure every variant, or the first few in a rehearsal."""
     cases = replace(cases, is_alive=is_alive)
     for variant in variants()[: 4 if cases.is_dry else None]:
         cases.measure(variant.name, partial(time_step, cases, variant))
 
 
 def flags(cases: Cases) -> None:
-    """The usual step under this process's flags."""
+    """Measure the baseline step with this process's XLA flags."""
     row = partial(time_step, cases, Variant())
     cases.measure(cases.case, lambda: row() | {"flags": os.environ.get("XLA_FLAGS", "")})
 
 
 def start(cases: Cases) -> None:
-    """What the usual step costs this process before its second step; the cache is the environment's."""
+    """Measure the time of the baseline step before its second execution, with the environment's compilation cache."""
     cases.measure(cases.case, partial(time_step, cases, Variant(), seconds=0.0))
 
 
 def architecture(is_dry: bool) -> Architecture:
-    """OLMoE's shape with as many layers as leave half of the memory to activations."""
+    """Return OLMoE's shape with a number of layers that leaves half of the memory for activations."""
     full = CATALOGUE["olmoe-1b-7b"].architecture
     if is_dry:
         return full.replace(
@@ -159,7 +159,7 @@ class Step:
         self.schedule = Schedule(learning_rate=rate, weight_decay=0.1)
 
     def take(self, steps: int) -> float:
-        """Seconds of a step, of so many in a row."""
+        """Return the mean seconds per step over consecutive steps."""
         began, in_flight = time.perf_counter(), StepsInFlight([self.compiled])
         loss = jnp.nan
         for _ in range(steps):
@@ -171,7 +171,7 @@ class Step:
 
     @property
     def program_bytes(self) -> int:
-        """What the program's arguments, results and temporaries take together."""
+        """Return the total bytes of the program's arguments, results and temporaries."""
         m: Any = self.compiled.memory_analysis()
         together = m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes
         return together - m.alias_size_in_bytes
@@ -179,8 +179,8 @@ class Step:
 
 @contextlib.contextmanager
 def chosen(backend: str) -> Iterator[None]:
-    """Programs traced meanwhile compute experts so."""
-    # What was traced before chose other kernels.
+    """Make programs traced in this context compute experts by this backend."""
+    # Earlier traces used other kernels.
     jax.clear_caches()
     kernel, _, grouped = backend.partition("/")
     with contextlib.ExitStack() as stack:
@@ -192,7 +192,7 @@ def chosen(backend: str) -> Iterator[None]:
 
 
 def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -> Row:
-    """Tokens per second, MFU, memory and compilation of a variant."""
+    """Measure tokens per second, MFU, memory and compilation time of a variant."""
     given = training(cases, variant)
     runtime, tokens = given.recipe.runtime, given.recipe.batch_tokens
     try:
@@ -210,7 +210,7 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
         times = [step.take(max(1, round(seconds / 3 / once))) for _ in range(3)]
     middle, peak = sorted(times)[1], memory()["memory_peak_bytes"]
     shape, speed = params(given.architecture), Speed(given).of(tokens, middle)
-    # Documents in a row have fewer scores than MFU and Hugging Face's step count.
+    # With packed documents, attention computes fewer scores than MFU and Hugging Face's step count.
     alike: Row = {"same_as": "step"} if variant.packing == "windows" else {"mfu": None}
     return {
         "milliseconds": 1e3 * middle,
@@ -218,7 +218,7 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
         **speed,
         **alike,
         "program_gigabytes": step.program_bytes / 1e9,
-        # The process's own peak is this program's only if none before it needed more.
+        # The process's peak memory is this program's only if no earlier program needed more.
         "peak_gigabytes": peak / 1e9 if peak > before else None,
         "lower_seconds": step.lower_seconds,
         "compile_seconds": step.compile_seconds,
@@ -232,7 +232,7 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
 
 
 def _check_backend(backend: str, given: Training) -> None:
-    """Leave a case out whose grouped products this device's kernel of that name cannot compute."""
+    """Raise ``LeftOut`` if this device's kernel cannot compute the grouped matmuls of a case."""
     _, _, grouped = backend.partition("/")
     if grouped:
         a, dtype = given.architecture, COMPUTE_DTYPES[given.recipe.runtime.compute_dtype]
@@ -242,14 +242,15 @@ def _check_backend(backend: str, given: Training) -> None:
 
 
 def calls(text: str) -> Row:
-    """What a compiled program calls that XLA did not write, by name with how often it stands there, and its loops:
-    which kernels "auto" has chosen."""
+    """Return the counts of custom calls, by name, and of loops in a compiled program, which show the kernels that
+    "auto" chose.
+    """
     targets = Counter(re.findall(r'custom_call_target="([^"]+)"', text))
     return {"calls": dict(targets.most_common()), "while_loops": len(re.findall(r" while\(", text))}
 
 
 def profile(cases: Cases) -> None:
-    """Two usual steps through JAX's profiler, reduced to the kernels that took longest."""
+    """Profile two baseline steps with JAX's profiler, and keep the longest kernels."""
     cases = replace(cases, is_alive=is_alive)
     cases.measure("two steps", partial(_profile, cases))
 
@@ -262,7 +263,7 @@ def _profile(cases: Cases) -> Row:
             step.take(2)
         (path,) = Path(folder).rglob("*.xplane.pb")
         kernels = longest(jax.profiler.ProfileData.from_file(str(path)), operations(step.compiled.as_text() or ""))
-    # What the names stand for.
+    # Operations of the instruction names.
     with gzip.open(cases.out / "step.hlo.txt.gz", "wt", encoding="utf-8") as file:
         file.write(step.compiled.as_text() or "")
     if not kernels:
@@ -271,12 +272,12 @@ def _profile(cases: Cases) -> Row:
 
 
 def operations(text: str) -> dict[str, str]:
-    """Of the instructions of a compiled program, the operation of JAX that each stands for."""
+    """Return the JAX operation of each instruction of a compiled program."""
     return dict(re.findall(r'^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name="([^"]+)"', text, re.MULTILINE))
 
 
 def longest(data: Any, operations: dict[str, str]) -> list[Row]:
-    """Kernels by name with the most time together: of a GPU's streams, a TPU's ops, or a CPU's threads of XLA."""
+    """Return kernels by name with the largest total time: in a GPU's streams, a TPU's ops, or XLA's CPU threads."""
     planes = [plane for plane in data.planes if plane.name.startswith("/device:") and "CUSTOM" not in plane.name]
     lines = [line for plane in planes for line in plane.lines]
     streams = [line for line in lines if line.name.startswith(("Stream", "XLA Ops"))]
@@ -285,7 +286,7 @@ def longest(data: Any, operations: dict[str, str]) -> list[Row]:
     calls: dict[tuple[str, str], int] = defaultdict(int)
     for line in streams or lines or [line for line in host if "XLA" in line.name]:
         for event in line.events:
-            # A library's kernel is called alike wherever it is launched.
+            # A library kernel has the same name at every call.
             instruction = str(dict(event.stats).get("hlo_op", ""))
             nanoseconds[event.name, instruction] += event.duration_ns
             calls[event.name, instruction] += 1

@@ -1,4 +1,4 @@
-"""The rows of a run as tables: what limits, what was measured, and everything else. Imports no JAX."""
+"""Format the rows of a run as tables: limits, goals, and all measurements. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from accelerator_stages.cases import NO_TIME, Row, ended, is_measured
 from moejax.result import Column, Result, Table, percent
 
 GOAL_TFLOPS, GOAL_MFU, GOAL_RATIO, GOAL_WARM = 400.0, 0.35, 1.5, 0.1
-"""On an H100 or H200: of grouped products, of a step, times Hugging Face's speed, of a second start's compilation."""
+"""Goals on an H100 or H200: TFLOP/s of grouped matmuls, MFU of a step, speed relative to Hugging Face, and compilation
+time of a second start."""
 
 WORDS: dict[str, Any] = {"words": True}
 
 
 def current(rows: list[Row]) -> list[Row]:
-    """The newest row of each case, and before one without a measurement one that has it; of rows that one table can
-    hold (``others``)."""
+    """Return the newest row of each case, preferring rows with measurements, among the rows that belong in one table
+    (``others``).
+    """
     found: dict[tuple[str, str], Row] = {}
     left_out = others(rows)
     for row in ended(rows):
@@ -29,8 +31,9 @@ def current(rows: list[Row]) -> list[Row]:
 
 
 def others(rows: list[Row]) -> dict[int, str]:
-    """Runs that do not belong into one table with the newest, each with what it is: rehearsals beside a real one, those
-    that found no accelerator, and those of other devices."""
+    """Return the runs that do not belong in a table with the newest run, with the reason: rehearsals if there is a real
+    run, runs without an accelerator, and runs on other devices.
+    """
     dry = {row["run"] for row in rows if row.get("is_dry")}
     runs = sorted({row["run"] for row in rows})
     found = dict.fromkeys(dry, "that was a rehearsal") if dry < set(runs) else {}
@@ -42,9 +45,9 @@ def others(rows: list[Row]) -> dict[int, str]:
 
 
 def summary(rows: list[Row], *, only_limits: bool = False) -> Result:
-    """The tables of all rows of a folder: limits, and unless ``only_limits`` everything behind them."""
+    """Return the tables of a folder's rows: limits and, unless ``only_limits``, all measurements."""
     dry = all(row["run"] in {one["run"] for one in rows if one.get("is_dry")} for row in rows)
-    warnings = ["A rehearsal on a CPU with tiny shapes: no time here says anything."] if dry and rows else []
+    warnings = ["A rehearsal on a CPU with tiny shapes: the times are meaningless."] if dry and rows else []
     warnings += [f"Rows of a run {why} are left out." for why in sorted(set(others(rows).values()))]
     rows = current(rows)
     measured = [row for row in rows if is_measured(row)]
@@ -54,7 +57,7 @@ def summary(rows: list[Row], *, only_limits: bool = False) -> Result:
         if row.get("is_right") is False
     ]
     warnings += [f"{row['stage']}, {row['case']}: {row['error']}" for row in rows if "error" in row]
-    # What a device has no kernel for cannot be checked there; what no time was left for, or failed, is missing.
+    # Cases without a kernel on this device do not count as missing; cases without time left and failures do.
     stopped = [row for row in rows if "error" in row or row.get("left_out") == NO_TIME]
     tables = [limits(measured, sum(row["stage"] == "correctness" for row in stopped))]
     if not only_limits:
@@ -71,7 +74,9 @@ def _title(rows: list[Row]) -> str:
 
 
 def limits(rows: list[Row], unreached: int = 0) -> Table:
-    """Each limit, what was measured of it, and the share; and the goals. ``unreached`` checks were not made."""
+    """Return each limit and goal with its measurement and their ratio. ``unreached`` is the number of checks that did
+    not run.
+    """
     found = list(_limits(rows, unreached))
     columns = [
         Column("what", **WORDS), Column("limit", **WORDS), Column("measured", **WORDS), Column("share", percent()),
@@ -137,7 +142,7 @@ def _limits(rows: list[Row], unreached: int) -> Iterator[Sequence[Any]]:
 
 
 def _against_hugging_face(stages: dict[str, dict[str, Row]]) -> Iterator[Sequence[Any]]:
-    """Speeds of ours over theirs, of the same shapes."""
+    """Return the ratios of moejax's to Hugging Face's speed on the same shapes."""
     theirs: dict[str, float] = {}
     for row in stages.get("hugging_face", {}).values():
         theirs[row["same_as"]] = min(row["milliseconds"], theirs.get(row["same_as"], row["milliseconds"]))
@@ -163,7 +168,7 @@ def _met(value: float, goal: float) -> str:
 
 
 def _best(rows: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Row]]:
-    """Of the rows that agree in these entries, the one with the highest rate."""
+    """Return the row with the highest rate for each combination of these entries."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -172,7 +177,7 @@ def _best(rows: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _columns(title: str, *columns: Column | tuple[str, Column]) -> Callable[[list[Row]], Table]:
-    """A table with a row for each row, of the entries of these names, or of those named beside them."""
+    """Return a table of the rows with the named entries as columns, which may have other headings."""
     named = [(column.name, column) if isinstance(column, Column) else column for column in columns]
 
     def make(rows: list[Row]) -> Table:
@@ -249,7 +254,7 @@ TABLES: dict[str, Callable[[list[Row]], Table]] = {
         ("tokens_per_second", Column("tokens per second", ",.0f")), ("peak_gigabytes", Column("peak", ".1f", "GB")),
     ),
 }  # fmt: skip
-"""A table for each stage that measures something."""
+"""Functions that make a table for each stage with measurements."""
 
 
 def _left_out(rows: list[Row]) -> Table:

@@ -1,4 +1,4 @@
-"""Times of compiled programs on an accelerator, which works behind the back of the host."""
+"""Time compiled programs on an accelerator, which runs asynchronously."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from moejax.train.devices import CHIP_OF_DEVICE
 
 ROUNDS = 5
 MOST_CALLS, MOST_BYTES = 20, 2**34
-"""Calls that are launched before the host waits, and how many bytes their results may have together."""
+"""Maximum number of calls before the host waits, and maximum total bytes of their results."""
 
 
 def time_calls(function: Callable[..., Any], *arguments: Any, seconds: float) -> Row:
-    """Compile, warm up, and time a function in some ``seconds``: milliseconds of a call, the median of rounds.
+    """Compile, warm up, and time a function for about ``seconds``; return the median milliseconds per call over rounds.
 
-    Calls of a round are launched one after another and waited for once, so that the host's part is hidden behind the
-    device's, as in a training. ``spread`` is the distance between the slowest and the fastest round over the median.
+    The host launches all calls of a round and waits once, so that its work overlaps with the device's, as in training.
+    ``spread`` is the difference between the slowest and the fastest round, divided by the median.
     """
     began = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
@@ -45,7 +45,7 @@ def time_calls(function: Callable[..., Any], *arguments: Any, seconds: float) ->
 
 
 def _round(compiled: Callable[..., Any], arguments: tuple[Any, ...], calls: int) -> float:
-    """Seconds of a call, of so many in a row."""
+    """Return the mean seconds per call over consecutive calls."""
     began, result = time.perf_counter(), None
     for _ in range(calls):
         result = compiled(*arguments)
@@ -54,19 +54,20 @@ def _round(compiled: Callable[..., Any], arguments: tuple[Any, ...], calls: int)
 
 
 def with_rate(row: Row, flops: float) -> Row:
-    """A row of ``time_calls`` with the FLOPs of a call, and ``tflops_per_second``."""
+    """Return the row of ``time_calls`` with the FLOPs of a call and ``tflops_per_second``."""
     return row | {"flops": flops, "tflops_per_second": flops / row["milliseconds"] / 1e9}
 
 
 def chip() -> Chip | None:
-    """What the maker states of this device, if it is known: of a chip that is two of them, a half."""
+    """Return the maker's specification of this device, or None; if a chip has two devices, half of the chip's."""
     found = CHIPS.get(CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
     return found and found.device
 
 
 def normal(seed: int, *shapes: tuple[int, ...], dtype: Any) -> list[jax.Array]:
-    """Random numbers of these shapes, made by one program: drawn one by one they would pass through memory in float32.
-    Matrices, stacked or not, are scaled so that products with them keep the size of their rows."""
+    """Return random arrays of these shapes from one program, which avoids float32 copies in memory. Matrices, stacked
+    or not, are scaled so that matmuls preserve the scale of rows.
+    """
 
     def draw(key: jax.Array) -> list[jax.Array]:
         keys = jax.random.split(key, len(shapes))
@@ -79,7 +80,7 @@ def normal(seed: int, *shapes: tuple[int, ...], dtype: Any) -> list[jax.Array]:
 
 
 def is_alive() -> bool:
-    """Whether the device still computes: after an access to memory that is not its own it never does again."""
+    """Return whether the device still computes; after an illegal memory access it does not recover."""
     try:
         return float(jnp.ones(()) + 1) == 2
     except Exception:
@@ -87,5 +88,5 @@ def is_alive() -> bool:
 
 
 def bench_seconds(cases: Cases) -> float:
-    """How long one thing is timed."""
+    """Return the seconds for timing one case."""
     return 0.02 if cases.is_dry else 0.5

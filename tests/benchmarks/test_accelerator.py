@@ -151,10 +151,10 @@ def test_a_row_that_was_cut_off_is_none_and_a_measured_one_outlasts_a_later_fail
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "mine"], "mine holds files, and no rows of this benchmark"),
+        (["--out", "mine"], "mine contains files but no rows of this benchmark"),
         (["--join", "mine"], "mine has no rows.jsonl with rows"),
-        (["--only", ",,"], "--only names no stage"),
-        (["--minutes", "nan"], "give the stages some"),
+        (["--only", ",,"], "--only contains no stage"),
+        (["--minutes", "nan"], "give a positive number"),
     ],
 )
 def test_a_mistake_is_said_and_a_users_table_stays(tmp_path, words, said):
