@@ -81,7 +81,7 @@ BITS_PER_BYTE = replace(
     HOFFMANN_2022,
     **{name: coefficients(HOFFMANN_2022)[name] / 3 for name in ("irreducible", "params_scale", "tokens_scale")},
 )
-"""Hoffmann's law in bits per byte, for laws of accuracy: a third of the nats per token, at about four bytes per token."""
+"""Hoffmann's law in bits per byte, for accuracy laws: a third of the nats per token, at about four bytes per token."""
 OTHERS: dict[str, MadeUp] = {
     "loss_compute": MadeUp(frontier(HOFFMANN_2022)),
     "dense_to_moe": MadeUp(DenseToMoe(**coefficients(HOFFMANN_2022), experts_exponent=0.2)),

@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
         top_k=2,
         expert_hidden=32,
         num_shared_experts=1,
-        # As Qwen2-MoE has it, so that moejax convert --to hf can write the model.
+        # As in Qwen2-MoE, so that moejax convert --to hf can export the model.
         shared_expert_gate=True,
     )
     config.recipe = dict(

@@ -35,7 +35,7 @@ SEQUENCE = 4096
 def get_config(predicted: str = "multi-token") -> ConfigDict:
     """Return the training run; ``predicted`` is "multi-token", as published, or "next-token"."""
     if predicted not in ("multi-token", "next-token"):
-        raise UserError(f"What is predicted is {predicted!r}; choose multi-token or next-token.")
+        raise UserError(f"The prediction is {predicted!r}; choose multi-token or next-token.")
     config = ConfigDict()
     config.name = "deepseek-v3"
     config.seed = 0

@@ -115,11 +115,11 @@ def get_config(part: str = "grid") -> ConfigDict:
     config.recipes = {name: exceptions for name, _, exceptions in cells}
     config.recipe = recipe() | (SMALL if tiny else {})
     laws = ["effective_params", "chinchilla"] if tiny else ["sparsity", "effective_params"]
-    # A search has one size and one budget, which set no law; a tiny grid after it too few sizes.
+    # A search has one size and one budget, too few to fit a law; a tiny grid after it has too few sizes.
     laws = [] if part in ("search", "tiny-search", "tiny-tuned") else laws
     # Appendix F fits without the sparsest models and predicts them.
     asked = dict(hold_out="sparsity", decision_flops=1e13 if tiny else 1e21, resamples=40 if tiny else 300)
-    # A cell of the sweep is its best run (Appendix B).
+    # Each cell of the sweep is represented by its best run (Appendix B).
     asked |= dict(best_by=["learning_rate", "warmup_tokens", "weight_decay"]) if part == "sweep" else {}
     config.analysis = dict(laws=laws) | asked
     if part == "grid":
@@ -131,7 +131,7 @@ def get_config(part: str = "grid") -> ConfigDict:
         then = functools.partial(tuned, cells=tiny_grid if tiny else grid, space=TINY_SPACE if tiny else SPACE)
         config.stages = [dict(name="search", expected=first), dict(name="grid", make=then)]
     if part.endswith("downstream"):
-        # Every task of D.3; here, where there is no network, the study's own text.
+        # Every task of D.3; tiny parts use the study's own text, which needs no network.
         config.downstream = dict(tasks=["validation_choices"]) if tiny else dict(suite="abnar-2025")
     return config
 
@@ -189,7 +189,8 @@ def sweep() -> Iterator[Cell]:
 
 def tuned(before: Any, cells: Callable[..., Iterator[Cell]], space: Sequence[Tuned]) -> dict[str, Any]:
     """Return the grid with the settings of minimum loss in the search for each sparsity; ties give the usual
-    settings."""
+    settings.
+    """
     by_name = {one.name: one for one in space}
     losses = {name.partition("-")[::2]: loss for name, loss in before.losses.items()}
     chosen: dict[int, list[Tuned]] = {}

@@ -51,7 +51,7 @@ def get_config(part: str = "proxies") -> ConfigDict:
         raise ValueError(f"there is no {part!r}; there are {', '.join(PARTS)}")
     config.models = PARTS[part]()
     held = ["held-out-16B"] if part == "held-out" else []
-    # One model sets no law: the pilot is held to the proxies' (moejax fit --recipe launch-check --pilot).
+    # A law needs several models: the pilot is compared with the proxies' law (--recipe launch-check --pilot).
     laws = [] if part == "pilot" else ["chinchilla", "effective_params"]
     config.analysis = dict(laws=laws, decision_flops=3.4e24, hold_out_models=held)
     config.recipe = recipe()

@@ -157,8 +157,9 @@ def get_config(part: str = "activation-rate") -> ConfigDict:
 
 
 def backbone(scale: Scale = SCALES["2B"], **changes: Any) -> Shape:
-    """Return layers of a scale with experts of a quarter of the width and some changes; ``filled`` sets their
-    number."""
+    """Return a scale's layers with experts of a quarter of the width, and with changes; ``filled`` sets the number of
+    experts.
+    """
     heads = scale.width // scale.head_dim
     shape = dict(vocab_size=scale.vocabulary, model_dim=scale.width, num_layers=scale.layers, head_dim=scale.head_dim)
     shape |= dict(num_heads=heads, num_kv_heads=heads, dense_hidden=hidden(scale.width))
@@ -168,7 +169,7 @@ def backbone(scale: Scale = SCALES["2B"], **changes: Any) -> Shape:
 
 
 def hidden(width: int) -> int:
-    """Return D_ffn of a dense layer: alpha = 3904/1408."""
+    """Return D_ffn of a dense layer, by alpha = 3904/1408."""
     return round(HIDDEN / WIDTH * width)
 
 
@@ -180,14 +181,14 @@ def sizes(shape: Shape) -> tuple[float, float]:
 
 @functools.cache
 def size(scale: Scale) -> float:
-    """Return the N of all models of a scale: that of mu in every layer."""
+    """Return the N of all models of a scale: the N of a model with mu in every layer."""
     return sizes(backbone(scale))[0]
 
 
 def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Shape:
     """Return the same layers with the number of experts that gives these N and N_a; D_se = ``ratio``·K·D_e.
 
-    The weight of a single expert is never normalised: it would be 1 and give the router no gradient.
+    With a single active expert, weights are never normalised: the weight would be 1 and give the router no gradient.
     """
     alone = dict(top_k=1, num_shared_experts=0, shared_hidden=0)
     one, two = (sizes(shape | alone | dict(num_experts=number))[0] for number in (1, 2))
@@ -209,18 +210,18 @@ def dense(scale: Scale = SCALES["2B"]) -> Shape:
 
 @functools.cache
 def compute(scale: Scale) -> float:
-    """Return the C of every run of a scale: the compute of the dense model's tokens."""
+    """Return the compute C of every run of a scale: the dense model's training FLOPs."""
     tokens = scale.dense_tokens or TOKENS_PER_PARAM * PARAMS["resources"].total(Architecture(**dense(scale)))
     return tokens * FLOPS["resources"].per_token(Architecture(**dense(scale)), scale.sequence)
 
 
 def tokens(shape: Shape, scale: Scale) -> int:
-    """Return D at the compute of a scale: Eqs. 23 to 25."""
+    """Return the tokens D at the compute of a scale, by Eqs. 23 to 25."""
     return int(compute(scale) / FLOPS["resources"].per_token(Architecture(**shape), scale.sequence))
 
 
 def compared(models: dict[str, Shape], scale: Scale, parts: tuple[int, ...] = (2, 1), **also: Any) -> dict[str, Any]:
-    """Return models with equal compute, with budgets of a share, ``1/part``, and of the whole."""
+    """Return models with two budgets of equal compute: ``1/part`` of the scale's compute, and all of it."""
     own = {
         name: dict(budgets_tokens=[tokens(shape, scale) // part for part in parts]) for name, shape in models.items()
     }
@@ -243,7 +244,7 @@ def arrangements(scale: Scale) -> dict[str, Shape]:
 
 
 def arrangement() -> dict[str, Any]:
-    """Return Table 4's variants."""
+    """Return one of Table 4's variants."""
     return compared(arrangements(SCALES["2B"]), SCALES["2B"])
 
 
@@ -251,7 +252,7 @@ def gates() -> dict[str, Any]:
     """Return Table 5: L = 17, 22 heads of 64, one dense layer; with and without a shared expert."""
     scale = SCALES["2B"]._replace(layers=17, head_dim=64)
     shape = backbone(scale, num_dense_layers=1)
-    # Experts as of 16 layers.
+    # Expert counts of a model with 16 layers.
     kinds = {"SE": filled(backbone(num_dense_layers=1), *sizes(backbone())), "no-SE": {}}
     kinds["no-SE"] = filled(backbone(num_dense_layers=1), *sizes(backbone()), ratio=0)
     names = ("num_experts", "top_k", "num_shared_experts", "shared_hidden")
@@ -269,7 +270,7 @@ TOP_K = {"ra27": (1, 5, 3.3), "ra44": (2, 5, 4.5), "ra58": (3, 6, 1.4)}
 
 
 def top_k() -> dict[str, Any]:
-    """Return Table 6: 1dense without a shared expert; each model also with its experts, K and E split into eleven."""
+    """Return Table 6: 1dense without a shared expert; each model also with every expert split into eleven."""
     found = {}
     for (group, (active, experts, wide)), cut in itertools.product(TOP_K.items(), (1, 11)):
         mixture = dict(num_experts=cut * experts, top_k=cut * active, expert_hidden=round(wide * WIDTH / cut))
@@ -321,8 +322,9 @@ def re_search() -> dict[str, Any]:
 
 
 def reuse(scales: tuple[Scale, ...]) -> dict[str, Any]:
-    """Return the 20 % mixture at several sizes, with all tokens new, as many unique as the dense model reads, or
-    fewer."""
+    """Return the 20 % MoE model at several sizes, with all tokens unique, with as many unique tokens as the dense model
+    reads, or with fewer.
+    """
     models, recipes = {}, {}
     for scale in scales:
         total = size(scale)
@@ -346,7 +348,9 @@ REUSED = (
 
 
 def annealing(scale: Scale, data: dict[str, Any], decay: dict[str, float]) -> dict[str, Any]:
-    """Return a dense model and the 20 % mixture, with one mixture of text throughout and with another in the decay."""
+    """Return a dense model and the 20 % MoE model, each with one text mixture throughout and with a different mixture
+    in the decay.
+    """
     total = size(scale)
     mixture = filled(backbone(scale, num_dense_layers=1), total, RATE * total)
     own, annealed = {"dense": dense(scale), "ra20": mixture}, dict(data=dict(decay_mixture=decay))
@@ -381,7 +385,9 @@ def sparsity() -> dict[str, Any]:
 
 
 def deepseek() -> dict[str, Any]:
-    """Return DeepSeekMoE 16B and the dense 7B, of whose compute it takes 40 % (B.1); N is not equal."""
+    """Return DeepSeekMoE 16B and the dense 7B model; the former takes 40 % of the latter's compute (B.1), and N
+    differs.
+    """
     models = {"DeepSeekMoE-16B": dump(CATALOGUE["deepseek-moe-16b"].architecture), "dense-7B": DENSE_7B}
     own = {name: dict(budgets_tokens=[2 * 10**12]) for name in models}
     return dict(models=models, recipes=own, sequence=4096, analysis=dict(laws=[]))
@@ -396,7 +402,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
     """Return the stages: four of Step 1, the activation rate, and reuse, each starting from the previous winner."""
 
     def carried(before: Any, others: dict[str, Shape], **also: Any) -> dict[str, Any]:
-        """Return the winner, which is not trained again, with other models."""
+        """Return the previous winner, whose runs are reused, and other models."""
         return compared({before.winner: before.architecture, **others}, scale, (1,), **also)
 
     def ratio(found: Shape) -> float:
@@ -407,7 +413,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
         return carried(before, {plain: before.architecture | dict(norm_topk_prob=False)}, expected=plain)
 
     def granularity(before: Any) -> dict[str, Any]:
-        """Return the same experts at finer granularity: K, E and the width change with it."""
+        """Return the same experts at finer granularity, with K, E and the width scaled accordingly."""
         found = before.architecture
         others = {
             f"{before.winner}-K{cut * found['top_k']}": found
@@ -432,7 +438,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
     def sweep(before: Any) -> dict[str, Any]:
         found = before.architecture
         total, active = sizes(found)
-        # The winner stands for its own rate.
+        # The winner already covers the rate nearest to its own.
         others = by_rate(found, total, tuple(r for r in rates if abs(r - active / total) > 0.015), ratio(found))
         own = dict(references=["dense"], expected=before.winner)
         return carried(before, {**others, "dense": dense(scale)}, **own)
@@ -480,7 +486,7 @@ def tiny() -> dict[str, Any]:
 
 
 def tiny_dense(width: int) -> Shape:
-    """Return the dense model that ``tiny`` compares with mixtures of a width."""
+    """Return the dense model that ``tiny`` compares with MoE models of a width."""
     wide = Scale(2 * width, 2, 16, (0, 0), vocabulary=257)
     return backbone(wide, num_experts=0, top_k=0, expert_hidden=0, dense_hidden=5 * width)
 
@@ -508,7 +514,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tiny-annealing": lambda: annealing(SCALES["tiny"], TINY_ANNEALED, dict(code=1.0, prose=1.0)),
 }
 TINY_ANNEALED: dict[str, Any] = dict(
-    # Text that is wherever moejax is: code of JAX, and the English of Python's help().
+    # Texts of every installation: JAX's code, and the English of Python's help().
     mixture=[
         dict(name="code", source=str(Path(jax.__file__).parent), weight=1.0),
         dict(name="prose", source=pydoc_data.topics.__file__, weight=0.0),
@@ -523,7 +529,7 @@ SMALL: dict[str, Any] = dict(
 
 
 def recipe(sequence_length: int = SEQUENCE) -> dict[str, Any]:
-    """Return a recipe of what the explainer does not specify, by compute."""
+    """Return a recipe by compute for the settings that the explainer does not specify."""
     return dict(
         budgets_tokens=[],
         batch_tokens=0,

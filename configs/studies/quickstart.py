@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
         )
 
     def mixture(model_dim: int, num_layers: int, *, experts: int, top_k: int, shared: int = 0) -> dict:
-        # As many active hidden units as the dense model of this width, cut into top_k + shared experts.
+        # As many active hidden units as in the dense model of this width, split into top_k + shared experts.
         shape = dense(model_dim, num_layers) | dict(dense_hidden=0)
         hidden = 2 * model_dim // (top_k + shared)
         shape |= dict(num_experts=experts, top_k=top_k, num_shared_experts=shared, expert_hidden=hidden)

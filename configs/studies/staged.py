@@ -1,4 +1,4 @@
-"""Two stages: how experts are shared, and then how finely they are cut.
+"""Two stages: the number of shared experts, then the granularity of experts.
 
 Purpose:  show a small study whose second stage depends on the result of the first.
 Command:  moejax study --config=configs/studies/staged.py --out runs/staged
@@ -22,7 +22,7 @@ def mixture(num_experts: int, top_k: int, shared: int, granularity: int) -> dict
 
 
 def finer(before: StageResult) -> dict:
-    """Return models with the winner's experts cut into parts, at equal total and active weights."""
+    """Return models with the winner's experts split into parts, at equal total and active parameters."""
     winner = before.architecture
     shared, hidden = winner["num_shared_experts"], winner["expert_hidden"]
     models = {before.winner: winner}  # its rows are reused; it is not trained again

@@ -123,12 +123,12 @@ def get_config(table: str = "main") -> ConfigDict:
         raise ValueError(f"there is no {table!r}; there are {known}")
     laws = ["chinchilla", "effective_params"]
     if table in SWEEPS:
-        # Runs that differ in a learning rate or a weight of the losses are no replicates that a law of sizes could fit.
+        # Runs that differ in the learning rate or a loss weight are not replicates for a law of sizes.
         laws = ["effective_params"] if table == "allocation" else []
     chosen = TABLES.values() if table == "main" else [(TABLES | SWEEPS)[table]]
     rows = [row for which in chosen for row in which()]
     config.models = {name: model for name, model, *_ in rows}
-    # A family's curve goes through its best run at every budget: of all tables, those that vary A and G alone have one.
+    # A family's curve goes through its best run at every budget; only tables that vary just A and G have such curves.
     leverage = [name for name in config.models if name.startswith(("t8-", "t9-"))] if table == "main" else []
     config.analysis = dict(laws=laws, hold_out="flops", decision_flops=1e21, recipe="tian", recipe_models=leverage)
     config.recipes = {name: exceptions for name, _, exceptions, *_ in rows}
@@ -142,7 +142,7 @@ def get_config(table: str = "main") -> ConfigDict:
 
 
 def row(name, group, model, note="", *, rate=None, sequences=None, flops=None, **changes):
-    """Return name, architecture, recipe, FLOPs and note of a run of a group of Table 8."""
+    """Return the name, architecture, recipe, FLOPs and note of a run in a group of Table 8."""
     *_, printed_rate, printed_batch, most, _, _ = group
     flops = flops or most
     tokens = int(flops / FLOPS["tian"].per_token(Architecture(**model), SEQUENCE))
@@ -201,7 +201,7 @@ def table_9():
 
 
 def table_10():
-    """Yield different shares of shared experts among twelve active ones."""
+    """Yield different shares of shared experts among twelve active experts."""
     for number, group in enumerate(GROUPS, start=1):
         expert = TABLE_9[group[1]][3]
         for top_k in (2, 4, 6, 8, 11, 12):
@@ -269,7 +269,7 @@ BUDGETS = (3e17, 1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
 
 
 def dense(model):
-    """Return the dense twin of a mixture: a feed-forward as wide as its active experts together, and so the same M."""
+    """Return the dense twin of an MoE model: its feed-forward layer is as wide as all active experts, so M is equal."""
     plain = {name: value for name, value in model.items() if name not in OF_EXPERTS}
     return plain | dict(dense_hidden=(model["top_k"] + model["num_shared_experts"]) * model["expert_hidden"])
 
@@ -289,7 +289,8 @@ def grid(name, group, model, flops):
 
 def hyperparameters():
     """Yield Appendix E.1: 4 of 64 experts and a shared one, A = 7.8 %, and the dense twin; at 3e20 FLOPs 2 and 6 of
-    64."""
+    64.
+    """
     for flops in BUDGETS:
         group = min(GROUPS, key=lambda group: abs(math.log(group[7] / flops)))
         model = mixture(group, group[1], 64, 4)
@@ -312,9 +313,9 @@ LADDER = (
     (32, 2304, 36, 4),
     (40, 2816, 44, 4),
 )
-"""Layers, d_model, heads and key-value heads: those of Table 8, and smaller and larger ones."""
+"""Layers, d_model, heads and key-value heads of Table 8's models, and of smaller and larger models."""
 WITHIN = 4.0
-"""Maximum factor between a size and Table 5's best one."""
+"""Maximum ratio between a size and Table 5's best size."""
 
 
 def allocation():
@@ -428,7 +429,8 @@ def tiny(config: ConfigDict) -> ConfigDict:
 
 def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
     """Return Appendix E.1: three budgets, three rates by two batches, 4 of 16 experts and the dense twin; then 2 of
-    16."""
+    16.
+    """
     config.models, config.recipes = {}, {}
     sizes = {32: 2e10, 40: 4e10, 48: 8e10}
     cells = [(width, top_k) for width in sizes for top_k in (4, 0)] + [(48, 2)]
@@ -453,7 +455,7 @@ def tiny_allocation(config: ConfigDict) -> ConfigDict:
         whole = small(width, 16, 4, 1, width)
         for name, model in ((f"E16-d{width}", whole), (f"dense-d{width}", dense(whole))):
             config.models[name] = model
-            # Of 4,096 tokens, as elsewhere, the largest models would take a dozen steps.
+            # With the usual batch, the largest models would train for only a dozen steps.
             budgets = [tokens_for(flops, model) for flops in spent]
             config.recipes[name] = dict(budgets_tokens=budgets, batch_tokens=1_024)
     return small_study(config)

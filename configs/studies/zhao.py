@@ -76,7 +76,7 @@ GROUPS = {
 """Ranges of rows of Table 6."""
 
 OTHERS = ("table-1", "cosine", "tiny", "tiny-cosine")
-"""Groups that are not rows of Table 6."""
+"""Parts that are not row groups of Table 6."""
 
 STATED = {"all": 446, "small-G": 90, "validation": 88}
 
