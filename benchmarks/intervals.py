@@ -14,7 +14,7 @@ are three kinds of tables:
 
 - hoffmann: dense models by Hoffmann's law; N* at 1e23 FLOPs is checked in addition to the coefficients;
 - lone: MoE models with 1 to 1.5 times as many total as active parameters, except for one architecture with 32 times,
-which almost alone determines gamma;
+  which almost alone determines gamma;
 - routed: models by Clark's law, whose coupling c may have either sign.
 
 The output is the share of tables whose interval contains the true value of each quantity. With ``--laws``, it is the
