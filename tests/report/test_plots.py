@@ -174,7 +174,7 @@ def test_a_paper_s_figures_are_drawn_or_why_not_is_said_by_number(tmp_path, caps
     assert main(["plot", "--paper", "chapter-002", "--out", str(tmp_path), "--format", "svg"]) == DONE
     said = capsys.readouterr().out
     assert "2 of 4 figures drawn" in said
-    assert "chapter-002-runs (chapter 002, Listing 2, of runs) is drawn from a table" in " ".join(said.split())
+    assert "chapter-002-runs (chapter 002, Listing 2, of runs) needs a table" in " ".join(said.split())
     assert main(["plot", "--paper", "zhoa", "--out", str(tmp_path)]) == USERS
     assert "did you mean zhao" in capsys.readouterr().err
 
