@@ -48,7 +48,7 @@ from moejax.laws.design import FIELDS, Design
 NOISE = 0.003
 POOL = 1024
 PILOT, ROUNDS = 0.1, (0.2, 0.4, 0.7, 1.0)
-"""Shares of the designed arm's FLOPs and runs that are spent after the pilot and after each round."""
+"""Shares of the designed arm's FLOPs and runs spent by the end of the pilot and of each round."""
 SWEEPS = 0
 STARTS = 12
 
@@ -189,7 +189,7 @@ def _joined(*designs: Design) -> Design:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Differences of a law's and the measured log losses, in units of the noise, for the runs of one vmapped lane."""
+    """Residuals of a law's log losses in units of the noise, for the runs of one vmapped fit (lane)."""
 
     objective: FitObjective
 

@@ -34,7 +34,9 @@ class Experts(NamedTuple):
         return self.tokens * self.top_k
 
     def products(self) -> dict[str, tuple[int, int]]:
-        """Return input and output widths of gate and up in one matrix, like transformers, and of down."""
+        """Return the input and output widths of both matmuls: gate and up in one matrix, as in transformers, and
+        down.
+        """
         return {"gate_up": (self.width, 2 * self.hidden), "down": (self.hidden, self.width)}
 
 

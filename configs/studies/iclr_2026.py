@@ -108,7 +108,7 @@ SPARSITIES = (8, 16, 24, 32, 48, 64)
 
 
 class Scale(NamedTuple):
-    """A size at which mixtures are compared with a dense model of equal N."""
+    """A size at which MoE models are compared with a dense model of equal N."""
 
     width: int
     layers: int
@@ -229,7 +229,7 @@ def compared(models: dict[str, Shape], scale: Scale, parts: tuple[int, ...] = (2
 
 
 def arrangements(scale: Scale) -> dict[str, Shape]:
-    """Return Table 4's shapes of equal N and N_a: fewer mixture layers have more experts, and more of them active."""
+    """Return Table 4's shapes of equal N and N_a: fewer MoE layers have more experts, and more of them active."""
     total, active = sizes(backbone(scale))
     gates = dict(norm_topk_prob=True)
     layers = {
@@ -293,12 +293,12 @@ def shape() -> dict[str, Any]:
 
 
 def by_rate(layers: Shape, total: float, rates: tuple[float, ...], ratio: float = 1.0) -> dict[str, Shape]:
-    """Return mixtures of equal N; r_a through beta at fixed N, L, D_m and mu (Eq. 27)."""
+    """Return MoE models of equal N; r_a through beta at fixed N, L, D_m and mu (Eq. 27)."""
     return {f"ra{100 * rate:.0f}": filled(layers, total, rate * total, ratio) for rate in rates}
 
 
 def activation_rate(name: str = "2B") -> dict[str, Any]:
-    """Return a dense model and mixtures of equal N at every activation rate."""
+    """Return a dense model and MoE models of equal N at every activation rate."""
     scale = SCALES[name]
     models = by_rate(backbone(scale, num_dense_layers=1), size(scale), RATES)
     return compared({"dense": dense(scale), **models}, scale)
@@ -464,7 +464,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
 
 
 def tiny() -> dict[str, Any]:
-    """Return two sizes: a dense model, and mixtures of equal N at three activation rates."""
+    """Return two sizes: a dense model, and MoE models of equal N at three activation rates."""
     per_token = FLOPS["resources"].per_token
     spent = 160_000 * per_token(Architecture(**tiny_dense(64)), 128)
     models = {}

@@ -288,8 +288,8 @@ def grid(name, group, model, flops):
 
 
 def hyperparameters():
-    """Yield Appendix E.1: 4 of 64 experts and a shared one, A = 7.8 %, and the dense twin; at 3e20 FLOPs 2 and 6 of
-    64.
+    """Yield Appendix E.1's models: 4 of 64 experts and a shared expert (A = 7.8 %), and the dense twin; at 3e20 FLOPs
+    also 2 and 6 of 64 experts.
     """
     for flops in BUDGETS:
         group = min(GROUPS, key=lambda group: abs(math.log(group[7] / flops)))
@@ -319,7 +319,7 @@ WITHIN = 4.0
 
 
 def allocation():
-    """Yield Appendix E.2: at every budget the sizes around Table 5's, mixtures and their dense twins, with D = C/M."""
+    """Yield Appendix E.2: at each budget sizes around Table 5's optimum, as MoE models and dense twins; D = C/M."""
     best = {part: published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense")}
     tried = published("hyperparameters", "tian-2025").law
     for flops in BUDGETS:
@@ -428,8 +428,8 @@ def tiny(config: ConfigDict) -> ConfigDict:
 
 
 def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
-    """Return Appendix E.1: three budgets, three rates by two batches, 4 of 16 experts and the dense twin; then 2 of
-    16.
+    """Return Appendix E.1: three budgets, three rates by two batches, 4 of 16 experts and the dense twin; then 2 of 16
+    experts.
     """
     config.models, config.recipes = {}, {}
     sizes = {32: 2e10, 40: 4e10, 48: 8e10}
@@ -447,7 +447,7 @@ def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
 
 
 def tiny_allocation(config: ConfigDict) -> ConfigDict:
-    """Return Appendix E.2: four budgets split over sizes near their best, mixtures and dense twins."""
+    """Return Appendix E.2: four budgets split over sizes near their best, as MoE models and dense twins."""
     config.models, config.recipes = {}, {}
     splits = {16: (3e10, 6e10, 1.2e11), 24: (3e10, 6e10, 1.2e11, 2.4e11), 32: (3e10, 6e10, 1.2e11, 2.4e11)}
     splits |= {48: (6e10, 1.2e11, 2.4e11), 64: (1.2e11, 2.4e11)}
@@ -474,7 +474,7 @@ def tiny_balance(config: ConfigDict) -> ConfigDict:
 
 
 def small(width, experts, top_k, shared, expert) -> dict[str, Any]:
-    """Return a mixture of two layers on bytes."""
+    """Return an MoE model with two layers on bytes."""
     return dict(
         vocab_size=257,
         model_dim=width,

@@ -64,7 +64,7 @@ def packaged_files() -> list[PurePosixPath]:
 
 
 def packaged_names() -> list[str]:
-    """Return the names of moejax's own configs as help and pages show them."""
+    """Return the display names of moejax's own configs."""
     return [f"{FOLDER}/{path}" for path in packaged_files()]
 
 

@@ -94,7 +94,7 @@ def training_progress(training: Training, *, quiet: bool) -> Iterator[Callable[[
     if quiet:
         yield lambda steps, values: None
         return
-    # The report reads trainings, which other progress does not need.
+    # The import is local, because other progress does not need the report.
     from moejax.report.trainings import training_text
     from moejax.train.training import phase_text
 

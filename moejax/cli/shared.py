@@ -408,8 +408,8 @@ class SplitOptions(Command):
 
     hold_out: tuple[str, ...] = option(
         (),
-        "hold out the runs with the largest value in COLUMN; with at least LEAST (COLUMN:LEAST); or equal to VALUE "
-        "(COLUMN=VALUE)",
+        "runs to hold out: COLUMN for its largest value, COLUMN:LEAST for values of at least LEAST, COLUMN=VALUE for "
+        "one value",
         metavar="COLUMN",
         group="trusting",
     )

@@ -306,7 +306,7 @@ function drawSizes(law, values, here) {
 
 function drawLeverage(values) {
   if (!LEVERAGE) return;
-  chart("leverage", "FLOPs of a dense model per FLOP of the mixture, by Tian", {
+  chart("leverage", "FLOPs of a dense model per FLOP of the MoE model, by Tian", {
     x: scale("share of active experts", true, [0.01, 1]), y: scale("granularity", true, [1, 32]),
     marks: [
       Plot.contour({ x1: 0.01, x2: 1, y1: 1, y2: 32, fill: (x, y) => answers(LEVERAGE, { ...values, expert_expansion: 1 / x, granularity: y })[0],

@@ -98,7 +98,7 @@ def schedule_of(text: str, given: Mapping[str, str], curves: Curves) -> np.ndarr
     if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
         raise UserError(
             f"--predict {text!r}: decay_share and final_share must be between 0 and 1, and the "
-            f"warm-up ({counted(warmup, 'step')}) must end before the training."
+            f"warm-up ({counted(warmup, 'step')}) must end before the last step."
         )
     decay = min(share * steps, steps - warmup)
     rates = WarmupStableDecay(

@@ -16,7 +16,7 @@ from moejax.stored import write_json
 from moejax.wording import listed
 
 HELD_OUT = "held_out.csv"
-"""Table of the held-out runs with their prediction intervals."""
+"""File of the held-out runs with their prediction intervals."""
 
 
 def written(folder: Path, has_held_out: bool) -> str:

@@ -117,7 +117,7 @@ class Answer:
     """Predicted values by output."""
     units: Mapping[str, str]
     extrapolated: Mapping[str, float]
-    """Ratios of variables outside the fitted range to its nearest bound."""
+    """Ratio to the nearest bound of the fitted range, for each variable outside this range."""
     unchecked: tuple[str, ...]
     """Variables without a fitted range."""
     params_effective: float | None

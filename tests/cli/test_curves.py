@@ -66,7 +66,7 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
         (["FILE", "--hold-out", "*"], "leaves no curve to fit"),
         (["FILE", "--predict", "steps=1K,shape=cosine"], "a schedule has no 'shape'"),
         (["FILE", "--predict", "decay_share=.2"], "has no length"),
-        (["FILE", "--predict", "steps=100,warmup=200"], "must end before the training"),
+        (["FILE", "--predict", "steps=100,warmup=200"], "must end before the last step"),
         (["FILE", "--predict", "steps=1e12"], "steps must be at most 5,000,000"),
         (["FILE", "--predict", "steps=1000.7"], "'1000.7' is not a whole number"),
         (["FILE", "--predict", "steps=8K,peak=-1"], "the peak learning rate is -1"),

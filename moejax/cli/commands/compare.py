@@ -58,7 +58,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
     )
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit. ``--each`` runs many fits."""
+        """Reduce compile time, since a fit runs only a few programs. ``--each`` runs many fits."""
         compile_quickly(optimised=self.each is not None)
 
     def run(self) -> None:

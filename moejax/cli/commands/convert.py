@@ -80,7 +80,7 @@ class ConvertCommand(Command, name="convert"):
             given = (
                 "the folder of a Hugging Face checkpoint, which `hf download NAME --local-dir DIR` fetches"
                 if self.source
-                else "the --out of a training, a checkpoint in it, or a folder of weights"
+                else "the --out of a training run, a checkpoint in it, or a folder of weights"
             )
             raise UserError(f"{option} {kind} {path}: the folder {path} does not exist. Give {given}.")
 

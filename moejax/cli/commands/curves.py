@@ -35,8 +35,8 @@ class CurvesCommand(LevelOptions, name="curves"):
 
     curves: tuple[str, ...] = argument(
         "tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, for several runs, run; "
-        "metrics.jsonl, or a folder with such files, of a training or a study; also s3://… and gs://…; TensorBoard's "
-        "folders and MLflow's databases and folders",
+        "metrics.jsonl of a training run or study, or a folder with such files; also s3://… and gs://…; TensorBoard "
+        "folders; MLflow databases and folders",
         metavar="CURVES",
     )
     law: str = option(
@@ -45,7 +45,10 @@ class CurvesCommand(LevelOptions, name="curves"):
         metavar="NAME",
     )
     map: tuple[str, ...] = option(
-        (), "take our column from theirs, or from arithmetic on theirs", metavar="OURS=THEIRS", group=READING
+        (),
+        "take moejax's column OURS from the table's column THEIRS, or from arithmetic on the table's columns",
+        metavar="OURS=THEIRS",
+        group=READING,
     )
     loss: str | None = option(
         None, "column of the losses, such as validation_loss (loss)", metavar="COLUMN", group=READING
@@ -90,7 +93,7 @@ class CurvesCommand(LevelOptions, name="curves"):
     )
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit."""
+        """Reduce compile time, since a fit runs only a few programs."""
         compile_quickly()
 
     def run(self) -> None:

@@ -154,7 +154,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             )
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit or a design."""
+        """Reduce compile time, since a fit or design runs only a few programs."""
         compile_quickly(optimised=False)
 
     def run(self) -> None:

@@ -146,7 +146,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
             raise UserError(f"--recipe {self.recipe} uses one held-out set; give --hold-out once.")
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit, unless the search takes longer."""
+        """Reduce compile time, since a fit runs only a few programs, unless its search is long."""
         compile_quickly(optimised=any((self.recipe, self.starts, self.every_start, self.each)))
 
     def run(self) -> int:

@@ -51,7 +51,7 @@ def _write_pages(docs: Path) -> None:
 class LawsShowCommand(Command, name="laws show"):
     """Show one law with its coefficients and published constants."""
 
-    law: str = argument("a law, by its name or its paper's", metavar="NAME")
+    law: str = argument("name of a law or its paper", metavar="NAME")
 
     def run(self) -> None:
         from moejax.report import render
@@ -64,7 +64,7 @@ class LawsShowCommand(Command, name="laws show"):
 class CiteCommand(Command, name="cite"):
     """Print BibTeX entries and arXiv numbers of a law's papers: first for its form, then for its constants."""
 
-    law: str = argument("a law, by its name or its paper's", metavar="LAW")
+    law: str = argument("name of a law or its paper", metavar="LAW")
 
     def run(self) -> None:
         from moejax.json_text import json_text

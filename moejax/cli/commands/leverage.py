@@ -51,7 +51,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     seed: Seed = option(0, "seed of initial guesses and resamples", metavar="NUMBER")
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit or a design."""
+        """Reduce compile time, since a fit or design runs only a few programs."""
         compile_quickly(optimised=False)
 
     def run(self) -> None:

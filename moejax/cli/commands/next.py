@@ -109,7 +109,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             raise UserError("One of --flops and --chip-hours is required: the budget of all new runs together.")
 
     def prepare(self) -> None:
-        """Reduce the compile time of the few programs of a fit or a design."""
+        """Reduce compile time, since a fit or design runs only a few programs."""
         compile_quickly()
 
     def run(self) -> None:
