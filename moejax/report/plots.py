@@ -149,7 +149,7 @@ PLOTS = by_name(
         draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
         example=synthetic.fitted,
-        shows="predictions against measurements of a fit, and residuals over each input",
+        shows="predictions, measurements and residuals of a fit",
     ),
     Plot(
         name="profile",

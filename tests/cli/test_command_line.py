@@ -194,7 +194,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
         (["trian"], "trian is not a command; did you mean train"),
         (["zzz"], "known are init, data, study, launch, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
-        (["count", "--config", ""], "There is no config file ''."),
+        (["count", "--config", ""], "There is no config file '';"),
         (["train"], "No training run was named"),
         (["study"], "No study was named"),
         (
@@ -434,7 +434,7 @@ def test_a_terminal_without_unicode_shows_what_it_can():
 
 def test_more_processes_than_are_started_here_are_refused(config_file, capsys):
     assert main(["train", f"--config={config_file}", "--processes", "1000"]) == 2
-    assert "give 256 at most" in capsys.readouterr().err
+    assert "give at most 256" in capsys.readouterr().err
 
 
 def test_a_value_of_two_dashes_and_a_folder_with_a_line_break_are_refused(capsys):

@@ -74,7 +74,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
     assert main(other) == 2
     assert "olmoe cannot express" in capsys.readouterr().err
     assert main([*own[:-1], str(tmp_path / "predicted"), "--law", "chinchilla"]) == 2
-    assert "--law is of a training" in capsys.readouterr().err
+    assert "--law needs a training run" in capsys.readouterr().err
     files = sorted((tmp_path / "back").glob("*.safetensors"))
     assert len(files) > 2
     with TensorFile(files[0]) as file:
@@ -86,9 +86,9 @@ def test_there_and_back(theirs, tmp_path, capsys):
     [
         (["--from", "gguf", "{theirs}"], "--from gguf is not known; write --from hf, and a PATH"),
         (["--to", "gguf", "{theirs}"], "--to gguf is not known; write --to hf or weights"),
-        (["--from", "hf", "nowhere"], "there is no folder nowhere. Give the folder of a Hugging Face checkpoint"),
-        (["--to", "hf", "nowhere"], "there is no folder nowhere. Give the --out of a training, a checkpoint in it"),
-        (["--to", "weights", "nowhere"], "there is no folder nowhere. Give the --out of a training"),
+        (["--from", "hf", "nowhere"], "nowhere does not exist. Give the folder of a Hugging Face checkpoint"),
+        (["--to", "hf", "nowhere"], "nowhere does not exist. Give the --out of a training run, a checkpoint in it"),
+        (["--to", "weights", "nowhere"], "the folder nowhere does not exist. Give the --out of a training run"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
         (["--to", "weights", "{theirs}"], "is not a training folder"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the run's parameter type"),
@@ -164,7 +164,7 @@ def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_
         ),
         (["train", "--config=tiny", "--exportable", "hf:mixtral"], "mixtral cannot express num_shared_experts = 1"),
         (["train", "--config=tiny", "--exportable", "hf:llama"], "There is no family 'llama'"),
-        (["train", "--config=tiny", "--exportable", "gguf"], "--exportable gguf is not known"),
+        (["train", "--config=tiny", "--exportable", "gguf"], "--exportable gguf is unknown"),
         (
             ["train", "--config=tiny", "--config.architecture.router=expert_choice", "--exportable", "hf:moejax"],
             "moejax cannot express this architecture: router 'expert_choice'",

@@ -64,7 +64,7 @@ def test_a_search_ranks_what_it_compiled(capsys):
         # Before libtpu is asked for.
         (["--topology", "v5e:4x4", "--mesh", "fsdp=3"], "which does not fit 16 devices"),
         (["--topology", "cpu:8", "--mesh", "experts=8"], "did you mean expert"),
-        (["--topology", "cpu:8", "--mesh", "expert"], "write it as expert=8"),
+        (["--topology", "cpu:8", "--mesh", "expert"], "has no size; write expert=8"),
         (["--topology", "cpu:8", "--remat", "some"], "known are none, dots, full"),
         (["--topology", "cpu:8", "--mesh", "expert=²"], "has no size; write expert=8"),
         (["--topology", "cpu:8", "--mesh", "expert=--1"], "has no size; write expert=8"),

@@ -136,7 +136,7 @@ def test_the_command_draws_from_folders_and_plans(interrupted, example_plan, tmp
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("restarts", "No training in {} has an attempts.json"),
+        ("restarts", "No training run in {} has an attempts.json"),
         ("expert-loads", "In {} there are no rows of a training"),
         ("runs", "{} has no " + TABLE),
     ],

@@ -158,7 +158,7 @@ def test_runs_of_a_table_stand_on_the_curve_they_belong_to():
 def test_a_fit_of_the_same_law_replaces_the_published_constants_and_another_law_is_refused():
     inputs = inputs_of(ALL["abnar-3"], law=published("sparsity").law, law_name="mine")
     assert "mine" in draw(ALL["abnar-3"], inputs).caption
-    with pytest.raises(ValueError, match=r"abnar-3 draws a law of the form Sparsity and was given Chinchilla"):
+    with pytest.raises(ValueError, match=r"abnar-3 draws a law of the form Sparsity, but the fit is a Chinchilla"):
         inputs_of(ALL["abnar-3"], law=HOFFMANN_2022)
 
 
@@ -253,7 +253,7 @@ def test_tian_s_figure_14_has_the_leverage_of_dense_layers_and_of_attention(colu
 
 
 def test_a_missing_table_or_column_is_named():
-    with pytest.raises(ValueError, match="the table is not there; give one with --runs"):
+    with pytest.raises(ValueError, match="the table is missing; give one with --runs"):
         inputs_of(ALL["tian-16"])
     with pytest.raises(ValueError, match="has no column num_heads"):
         inputs_of(ALL["tian-16"], table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
@@ -272,7 +272,7 @@ def test_ten_thousand_runs_are_drawn_as_a_sample_with_the_whole_frontier():
 
 def test_a_paper_s_name_is_all_of_its_figures_and_an_unknown_one_gets_the_nearest():
     assert chosen(["zhao", "zhao-1"], ALL) == [plot for name, plot in ALL.items() if name.startswith("zhao-")]
-    with pytest.raises(ValueError, match=r"no figure 'abnar-16'; did you mean abnar"):
+    with pytest.raises(ValueError, match=r"Unknown figure 'abnar-16'; did you mean abnar"):
         chosen(["abnar-16"], ALL)
 
 
@@ -389,13 +389,13 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["zhao-18"], "There is no figure 'zhao-18'; did you mean"),
+        (["zhao-18"], "Unknown figure 'zhao-18'; did you mean"),
         (["zhao-16", "--format", ""], "--format '' names no format; choose from png, svg, pdf."),
         (["zhao-16", "--format", ","], "--format ',' names no format; choose from png, svg, pdf."),
         (["loss"], "name the folder of a training or a study after it"),
         (["loss", "nowhere/nope"], "nowhere/nope has no metrics.jsonl of a training"),
         (["loss", "nowhere", "--runs", "runs.csv"], "so --runs runs.csv is not used"),
-        (["nowhere", "loss"], "There is no figure 'nowhere'"),
+        (["nowhere", "loss"], "Unknown figure 'nowhere'"),
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "One of NAME, --paper, --list or --gallery is required"),
         (["tian-16"], "give one with --runs"),

@@ -197,7 +197,7 @@ def test_proposed_runs_in_the_folder_are_on_the_page(tmp_path, unfitted):
     write_json(tmp_path / "next.json", proposed)
     text = _page(synthetic.runs(8), tmp_path)
     assert 'id="next"' in text
-    assert "expected to leave 60.0% of the standard deviation" in text
+    assert "expected to reduce the standard deviation to 60.0% of its present value" in text
 
 
 @pytest.fixture

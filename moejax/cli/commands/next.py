@@ -91,7 +91,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     around: str | None = option(
         None,
-        "plan around published constants instead of a fit, for example if the table has few runs",
+        "plan around published constants instead of a fit, which suits tables with few runs",
         metavar="SET",
         group=FITTING,
         excludes=("form",),
