@@ -28,8 +28,7 @@ EXAMPLE = """\
   moejax convert --to hf weights/mixtral --dtype bfloat16 --out mixtral-hf
   moejax convert --to hf runs/mine --out mine-hf                               # the longest budget of a run
   moejax convert --to hf runs/mine/checkpoints/branch-65536 --out mine-hf-65536
-  moejax convert --to weights runs/mine --out weights/mine                     # for load_weights in Python
-  """
+  moejax convert --to weights runs/mine --out weights/mine                     # for load_weights in Python"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,7 @@ EXAMPLE = """\
   moejax data prepare train.bin --tokenizer ids:50257:50256 --out sets/gpt2     # tokens of nanoGPT or Megatron
   moejax data prepare hf:roneneldan/TinyStories --out sets/stories              # pip install 'moejax[hf]'
   moejax data show sets/texts --verify
-  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web
-  """
+  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web"""
 MOST_NAMED = 20
 """Maximum number of skipped files that JSON output names."""
 DocumentShare = Annotated[float, NumberRange(0, 1, without_high=True)]

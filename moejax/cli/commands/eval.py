@@ -22,8 +22,7 @@ EXAMPLE = """\
   moejax eval runs/mine --tasks lambada_openai,arc_easy
   moejax eval runs/mine/checkpoints/branch-65536 --tasks mine --task-path tasks/      # your own task files
   moejax eval runs/mine --suite tian-2025
-  moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100
-  """
+  moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100"""
 
 Count = Annotated[int, whole(1, 10**9)]
 

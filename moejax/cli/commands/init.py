@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
   moejax init
   moejax init mine --json
-  moejax init --from Mixtral-8x7B-v0.1 continued
-  """
+  moejax init --from Mixtral-8x7B-v0.1 continued"""
 
 LONGEST = 4096
 """Maximum sequence length of a config that ``--from`` writes, in tokens."""

@@ -36,8 +36,7 @@ EXAMPLE = """\
   moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu
   moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
   moejax launch sky --config=FILE.py --chip h100 --nodes 4 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu
-  moejax study status gs://bucket/mine
-  """
+  moejax study status gs://bucket/mine"""
 
 
 def _variable(text: str) -> str:

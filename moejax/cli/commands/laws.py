@@ -13,8 +13,7 @@ from moejax.say import say
 EXAMPLE = """\
   moejax laws show five_factor
   moejax cite five_factor
-  moejax laws --pages docs
-  """
+  moejax laws --pages docs"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,7 @@ EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
   moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology h100:8x8 --search --price 2.5
-  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json
-  """
+  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,7 @@ EXAMPLE = """\
   moejax report runs/quickstart
   moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
   moejax report fit
-  moejax report runs/quickstart --json > conclusions.json
-  """
+  moejax report runs/quickstart --json > conclusions.json"""
 OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet", "loss-vs-compute.pdf")
 
 

@@ -17,8 +17,7 @@ from moejax.say import say
 EXAMPLE = """\
   moejax reproduce
   moejax reproduce --paper zhao --json zhao.json
-  moejax reproduce --errata errata.md
-  """
+  moejax reproduce --errata errata.md"""
 
 
 @dataclass(frozen=True, kw_only=True)

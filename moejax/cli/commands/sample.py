@@ -17,8 +17,7 @@ from moejax.wording import printable
 EXAMPLE = """\
   moejax sample runs/tiny --prompt "def main("
   moejax sample runs/tiny/checkpoints/branch-65536 --prompt "import " --samples 3
-  moejax sample weights/mixtral --prompt "Sparse models" --tokens 50 --temperature 0
-  """
+  moejax sample weights/mixtral --prompt "Sparse models" --tokens 50 --temperature 0"""
 
 
 @dataclass(frozen=True, kw_only=True)

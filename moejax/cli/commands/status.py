@@ -15,8 +15,7 @@ EXAMPLE = """\
   moejax status runs/tiny
   moejax status runs/tiny --layers              # the routing of every layer
   moejax status runs/tiny --verify              # every file of every checkpoint against its hash
-  moejax status runs/quickstart --json
-  """
+  moejax status runs/quickstart --json"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,7 @@ EXAMPLE = """\
   moejax study --resume --out runs/quickstart        # resumes the study in the folder
   moejax study --config=configs/studies/zhao.py:G --dry-run --chip h800 --mfu 0.4 --price 2
   moejax study status runs/quickstart                # done, running, failed and why, time left, device-hours
-  moejax study gather gs://bucket/zhao --out runs/zhao   # the run table of launched jobs
-  """
+  moejax study gather gs://bucket/zhao --out runs/zhao   # the run table of launched jobs"""
 BEFORE = "before any training"
 
 
