@@ -255,7 +255,9 @@ def test_a_fit_to_runs_of_accepted_units_is_drawn_with_them_and_a_table_is_asked
         runs.to_csv(tmp_path / name, index=False)
     shutil.copy(own_fit / "fit.json", tmp_path)
     assert len(find_available(str(tmp_path / "fit.json")).runs) == 36
-    with pytest.raises(UserError, match=r"runs.csv: .*pass --trust-units. moejax explore does not have .* --save-mapping"):
+    with pytest.raises(
+        UserError, match=r"runs.csv: .*pass --trust-units. moejax explore does not have .* --save-mapping"
+    ):
         find_available(str(tmp_path / "runs.csv"))
 
 
