@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent / "moejax"
 BASE = {
     "architecture",
     "callable_module",
-    "column_mapping",
     "compilation_cache",
     "config",
     "errors",

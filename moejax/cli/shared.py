@@ -17,10 +17,10 @@ from moejax.wording import did_you_mean, told
 
 if TYPE_CHECKING:
     from moejax.architecture import Architecture
-    from moejax.column_mapping import ColumnMapping
     from moejax.fit.search.starts import Starts
     from moejax.fit.selection.holdout import Split
     from moejax.fit.tables.read_runs import ReadRuns
+    from moejax.run_sources.column_mapping import ColumnMapping
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class TableOptions(Command):
 
     def mapping(self, runs: Path | str | None) -> ColumnMapping:
         """Return the column mapping of a table: the saved mapping next to it, updated by ``--map``."""
-        from moejax.column_mapping import column_mapping
+        from moejax.run_sources.column_mapping import column_mapping
 
         return column_mapping(runs, pairs(self.map, "--map"), trust_units=self.trust_units)
 
@@ -200,7 +200,7 @@ class TableOptions(Command):
         Raises:
           UserError: ``--save-mapping`` names an unexpected file, or ``column_mapping.save_mapping`` fails.
         """
-        from moejax.column_mapping import save_mapping, saved_mapping
+        from moejax.run_sources.column_mapping import save_mapping, saved_mapping
         from moejax.say import say
 
         if self.save_mapping is None:

@@ -34,7 +34,7 @@ class MoejaxConfig(PreTrainedConfig):
 
     model_type = "moejax"
 
-    def __init__(self, architecture: dict[str, Any] | None = None, **options: Any):
+    def __init__(self, architecture: dict[str, Any] | None = None, **options: object):
         self.architecture = architecture or {}
         sizes = {name: self.architecture.get(field) for name, field in SIZES.items()}
         super().__init__(**{**sizes, **options})
@@ -148,7 +148,9 @@ class MoejaxGroupedQueryAttention(MoejaxAttention):
             self.q_norm = nn.RMSNorm(heads * a.head_dim, eps=a.norm_epsilon)
             self.k_norm = nn.RMSNorm(kv_heads * a.head_dim, eps=a.norm_epsilon)
 
-    def project(self, x: Tensor, angles: Any, cache: DynamicCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, x: Tensor, angles: tuple[Tensor, Tensor] | None, cache: DynamicCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, T, K], and keys and values of all tokens [B, G, S, ...]."""
         a = self.a
         query, key = self.q_proj(x), self.k_proj(x)
@@ -183,7 +185,9 @@ class MoejaxLatentAttention(MoejaxAttention):
         self.kv_a_layernorm = nn.RMSNorm(a.kv_latent_dim, eps=a.norm_epsilon)
         self.kv_b_proj = nn.Linear(a.kv_latent_dim, a.num_heads * (a.head_dim + self.value_dim), bias=False)
 
-    def project(self, x: Tensor, angles: Any, cache: DynamicCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, x: Tensor, angles: tuple[Tensor, Tensor] | None, cache: DynamicCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, T, K + R], and keys and values of all tokens [B, H, S, ...]."""
         a = self.a
         query = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if a.query_latent_dim else self.q_proj(x)
@@ -313,7 +317,7 @@ class MoejaxLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(a.model_dim, eps=a.norm_epsilon)
         self.mlp = MoejaxMixture(a) if has_experts else MoejaxFeedForward(a.model_dim, a.dense_hidden)
 
-    def forward(self, x: Tensor, *attention_inputs: Any) -> Tensor:
+    def forward(self, x: Tensor, *attention_inputs: object) -> Tensor:
         """Apply the layer to [B, T, D]."""
         x = x + self.self_attn(self.input_layernorm(x), *attention_inputs)
         return x + self.mlp(self.post_attention_layernorm(x))
@@ -356,7 +360,7 @@ class MoejaxModel(MoejaxPreTrainedModel):
         past_key_values: DynamicCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **_: Any,
+        **_: object,
     ) -> BaseModelOutputWithPast:
         """Return the normalised output of the last layer. ``attention_mask`` [B, S] is 0 for padding."""
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -403,7 +407,12 @@ class MoejaxForCausalLM(MoejaxPreTrainedModel, GenerationMixin):
         self.post_init()
 
     def forward(
-        self, input_ids: Tensor | None = None, *, labels: Tensor | None = None, logits_to_keep: int = 0, **options: Any
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,
+        **options: object,
     ) -> CausalLMOutputWithPast:
         """Return logits of the last ``logits_to_keep`` tokens (0: all), and the loss if ``labels`` are given."""
         output = self.model(input_ids, **options)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from moejax import run_table
-from moejax.column_mapping import ColumnMapping
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, check_runs_of, load_of_runs
 from moejax.fit.selection.holdout import split_by
@@ -33,6 +32,7 @@ from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
 from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, figures_of, inputs_of
 from moejax.result import Column, Result, Table
+from moejax.run_sources.column_mapping import ColumnMapping
 from moejax.run_table import DataFrame
 from moejax.say import ProgressCallback, say
 from moejax.wording import did_you_mean, told

@@ -20,13 +20,13 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from moejax import run_table
-from moejax.column_mapping import column_mapping
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.tables.expression import mapped, select
 from moejax.laws.curves.schedule_sums import Points, sums_of_curve
 from moejax.laws.design import Design
 from moejax.run_sources import source as run_source
+from moejax.run_sources.column_mapping import column_mapping
 from moejax.run_table import DataFrame, Series
 from moejax.storage import is_remote, open_storage, reaching
 from moejax.wording import counted, did_you_mean, listed, shown, some, told
@@ -158,7 +158,7 @@ def read_curves(
     Args:
       sources: one source or several; also in an object store (``s3://…``, ``gs://…``).
       mapping: maps step, tokens, lr, loss or run to a column of the table, or to arithmetic on its columns. It takes
-        precedence over the mapping that is saved next to a file (``moejax.column_mapping``).
+        precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
       loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss give
         only the learning rate.
       where: conditions on the columns that a row must meet, as in ``read_runs``.

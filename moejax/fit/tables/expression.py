@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
-from moejax.column_mapping import ColumnMapping
 from moejax.errors import UserError
 from moejax.laws.formula import Name, Reader, Tree, computed
+from moejax.run_sources.column_mapping import ColumnMapping
 from moejax.run_table import DataFrame
 from moejax.wording import nearest, some, told
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
-from moejax.column_mapping import column_mapping
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.sweeps import settings
@@ -36,6 +35,7 @@ from moejax.laws import called
 from moejax.laws.design import FIELDS, design_from
 from moejax.laws.formula_law import FormulaLaw, spent_in_rows
 from moejax.laws.predict import law_class
+from moejax.run_sources.column_mapping import column_mapping
 from moejax.run_table import DataFrame, Series
 from moejax.wording import listed, nearest, shown
 
@@ -81,7 +81,7 @@ def read_runs(
         or a pandas DataFrame.
       law: a law, its name, a formula, or the names of the required Design fields.
       mapping: maps a moejax column to a table column or to arithmetic: ``{"tokens": "step * 520000"}``. It takes
-        precedence over the mapping that is saved next to a file (``moejax.column_mapping``).
+        precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
       loss: the fitted column; by default, the column of the law's output if the law does not predict a loss.
       group: a column whose equal values form a group; by default ``group``, if the table has this column. Otherwise

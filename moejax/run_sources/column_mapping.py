@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from moejax import input_file
 from moejax.errors import UserError
@@ -47,7 +46,9 @@ class ColumnMapping:
     notes: tuple[str, ...] = ()
 
 
-def column_mapping(table: Any, given: Mapping[str, str] | None = None, *, trust_units: bool = False) -> ColumnMapping:
+def column_mapping(
+    table: object, given: Mapping[str, str] | None = None, *, trust_units: bool = False
+) -> ColumnMapping:
     """Return the mapping of a table: the one saved next to its file, and the given one, which takes precedence.
 
     Raises:
