@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from moejax.errors import UserError
 from moejax.wording import told
@@ -79,7 +79,7 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
             raise UserError(f"{where} is a {type(found).__name__} and must be {wanted}. {remedy}")
         if kind is not None and (name := getattr(found, "name", "")) != point.name:
             raise UserError(f"{where} has the name {name!r}; both must be the same. {remedy}")
-        merged[point.name] = found
+        merged[point.name] = cast(V, found)
     return merged
 
 

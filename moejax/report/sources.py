@@ -180,7 +180,7 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
     roofline = Roofline(**{field.name: plan["roofline"][field.name] for field in dataclasses.fields(Roofline)})
     overlapping = roofline.step_seconds - roofline.exposed_seconds
     seconds_of = {
-        "products at the peak": roofline.compute_seconds,
+        "matmuls at the peak": roofline.compute_seconds,
         "memory and links beyond them": overlapping - roofline.compute_seconds,
         "links, waited for": roofline.exposed_seconds,
     }

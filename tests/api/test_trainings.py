@@ -74,7 +74,7 @@ def test_a_design_that_cannot_be_built_has_no_training_and_names_the_argument_to
     dense = mixture.replace(num_experts=0, top_k=0, expert_hidden=0, dense_hidden=32)
     decision = mj.design("effective_params", flops=1e20, hold={"expansion": 4}, like=dense)
     for wanted in (decision.training, decision.config):
-        with pytest.raises(UserError, match=r"no (training|config)\. .*; give one that has some \(`like`\)"):
+        with pytest.raises(UserError, match=r"no (training|config)\. .*; give a model with experts \(`like`\)"):
             wanted()
 
 

@@ -447,7 +447,8 @@ def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
 
 
 @pytest.mark.parametrize(
-    ("loss", "weight", "said"), [("3", "1e308", "weights overflows"), ("1e-320", "1", "row 1 with loss 1e-320")]
+    ("loss", "weight", "said"),
+    [("3", "1e308", "weights overflows"), ("1e-320", "1", "loss is not from 1e-60 to 1e+60 in 1 of 7 rows (row 1)")],
 )
 def test_what_no_objective_holds_is_named(loss, weight, said, tmp_path, capsys):
     rows = [f"{n},{d},{3 - 0.1 * i}" for i, (n, d) in enumerate((n, d) for n in (1e8, 1e9) for d in (1e9, 1e10, 1e11))]

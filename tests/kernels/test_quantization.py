@@ -292,7 +292,9 @@ def test_rows_that_tritons_kernel_would_look_for_elsewhere_are_refused(rows, is_
 
     with jax.sharding.use_abstract_mesh(mesh):
         if is_refused:
-            with pytest.raises(UserError, match=rf"experts' rows are {rows} by 7168 on a device.*raise recipe.microb"):
+            with pytest.raises(
+                UserError, match=rf"experts' rows have the shape {rows} by 7168 on a device.*raise recipe.microb"
+            ):
                 trace()
         else:
             assert trace().shape == (rows, 128)
