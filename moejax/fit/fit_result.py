@@ -625,7 +625,8 @@ def check_runs_of(result: FitResult, runs: Runs) -> None:
     """Raise ``UserError`` if a fit was made to other runs."""
     if not are_runs_of(result, runs):
         raise UserError(
-            f"The fit was made to runs with hash {result.data_hash}, but these have hash {runs.data_hash}; fit again."
+            f"The fit was made to other runs (hash {result.data_hash}; these: {runs.data_hash}). Read the table with "
+            f"the options of the fit, such as --best-by and --where, or fit again."
         )
 
 

@@ -196,7 +196,10 @@ def to_huggingface(
         write_plain_json(partial / CONFIG, {**longest, **carried, **config, **named})
         files = carry_tokenizer(source, partial)
         title = source.resolve().name
-        card = model_card(architecture, chosen, trained, name=title, origin=origin.get("model_type"))
+        has_tokenizer = "tokenizer.json" in files
+        card = model_card(
+            architecture, chosen, trained, name=title, origin=origin.get("model_type"), has_tokenizer=has_tokenizer
+        )
         write_text(partial / CARD, card)
         if chosen is OWN_CODE:
             shutil.copyfile(CODE, partial / CODE.name)

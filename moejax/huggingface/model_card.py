@@ -15,6 +15,12 @@ from moejax.stored import foreign_json
 
 CARD = "README.md"
 
+SWITCHES = (
+    *("qk_norm", "qk_norm_all_heads", "attention_bias", "attention_output_bias", "attention_sinks", "tied_embeddings"),
+    *("norm_topk_prob", "expert_bias", "router_bias", "expert_mlp_bias", "shared_expert_gate"),
+)
+"""Switches of an architecture that the card lists if they are on."""
+
 _REMEDY = "remove the row's file, and its run is done again"
 
 Facts = Mapping[str, str | None]
@@ -52,9 +58,9 @@ A {kind} language model, exported by moejax.
 ## Load
 
 ```python
-from transformers import AutoModelForCausalLM
+from transformers import {classes}
 
-model = AutoModelForCausalLM.from_pretrained("PATH", dtype="auto"{trust})
+model = AutoModelForCausalLM.from_pretrained("PATH", dtype="auto"{trust}){tokenizer}
 ```
 
 {code}
@@ -64,7 +70,13 @@ model = AutoModelForCausalLM.from_pretrained("PATH", dtype="auto"{trust})
 
 
 def model_card(
-    architecture: Architecture, family: ModelFamily, trained: Trained | None, *, name: str, origin: str | None
+    architecture: Architecture,
+    family: ModelFamily,
+    trained: Trained | None,
+    *,
+    name: str,
+    origin: str | None,
+    has_tokenizer: bool = False,
 ) -> str:
     """Return the model card of an architecture in the form of a family.
 
@@ -88,6 +100,8 @@ def model_card(
         name=trained.settings["name"] if trained else name,
         kind="Mixture-of-Experts" if architecture.is_moe else "dense",
         trust=trust,
+        classes="AutoModelForCausalLM" + (", AutoTokenizer" if has_tokenizer else ""),
+        tokenizer=f'\ntokenizer = AutoTokenizer.from_pretrained("PATH"{trust})' if has_tokenizer else "",
         code=code,
         facts="\n\n".join(filter(None, (_table(heading, facts) for heading, facts in tables.items()))),
     )
@@ -107,7 +121,7 @@ def _architecture(a: Architecture) -> Facts:
     return {
         "total parameters": f"{counts.total:,}",
         "active parameters": f"{counts.active:,}",
-        "of both, embeddings": f"{counts.embedding:,}",
+        "of which embeddings": f"{counts.embedding:,}",
         "layers": f"{a.num_layers}" + (f", {mixtures} with experts" if a.is_moe else ""),
         "width": f"{a.model_dim}",
         "attention": attention,
@@ -116,6 +130,8 @@ def _architecture(a: Architecture) -> Facts:
         "dense feed-forward": f"of width {a.dense_hidden}" if mixtures < a.num_layers else None,
         **(of_mixtures if a.is_moe else {}),
         "vocabulary": f"{a.vocab_size:,}",
+        "switched on": ", ".join(f"`{one}`" for one in SWITCHES if getattr(a, one)) or None,
+        "factor on expert weights": f"{a.routed_scaling_factor:g}" if a.routed_scaling_factor != 1 else None,
     }
 
 
@@ -128,7 +144,7 @@ def _data(trained: Trained) -> Facts:
         "text": parts or ", ".join(filter(None, (source, data["named_mixture"]))),
         "SHA-256 of the text": row.get("corpus"),
         "tokens read": f"{trained.tokens:,}",
-        "different tokens": f"{row['unique_tokens']:,.0f}" if row.get("unique_tokens") else None,
+        "different tokens of the text": f"{row['unique_tokens']:,.0f}" if row.get("unique_tokens") else None,
         "sequence length": f"{data['sequence_length']:,} tokens",
         "tokenizer": None if data["tokenizer"] is None else PurePath(data["tokenizer"]).name,
     }

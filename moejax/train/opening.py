@@ -31,6 +31,9 @@ from moejax.train.start import check_initial_weights
 from moejax.train.training import Training, phases, shared_settings, vmapped_runs
 from moejax.wording import says, told
 
+MANY_EPOCHS = 4
+"""Number of passes over a text above which a message says so."""
+
 PREPARING_SECONDS = 24 * 3600.0
 """Timeout for processes that wait for the main process to tokenize a corpus or to read initial weights."""
 
@@ -130,6 +133,13 @@ def open_data(
         log(
             f"data.validation_tokens is {asked:,}, but the held-out text has only {there:,} tokens in whole rows; "
             "all of them are used."
+        )
+    rows = max(first.recipe.budgets_tokens) // data.sequence_length
+    most = max(corpus.read(rows, rows), key=lambda part: part.epochs)
+    if most.epochs > MANY_EPOCHS:
+        log(
+            f"The longest budget reads {most.name or 'the text'} {most.epochs:,.3g} times ({most.tokens:,.0f} "
+            f"different tokens). More than about {MANY_EPOCHS} repetitions add little (Muennighoff et al. 2023)."
         )
     return corpus
 

@@ -66,3 +66,12 @@ def test_a_shard_of_as_many_other_bytes_is_refused(on_set, tmp_path):
     shard.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{shard.name}. Remove them and run moejax data prepare"):
         train(on_set, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("budget", "is_told"), [(4096, False), (2**20, True)])
+def test_a_budget_that_repeats_the_text_many_times_says_how_often(on_set, tmp_path, budget, is_told):
+    longer = dataclasses.replace(on_set, recipe=dataclasses.replace(on_set.recipe, budgets_tokens=(budget,)))
+    said = []
+    with pytest.raises(Begun):
+        train(longer, tmp_path / "run", log=said.append)
+    assert any("The longest budget reads" in text and "times" in text for text in said) == is_told

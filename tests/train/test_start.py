@@ -224,7 +224,9 @@ def test_weights_of_another_tokenizer_are_refused_before_the_folder_is_taken(tra
         UserError, match=r"2 of 6 tokens differ, such as 2 \('c' in the weights, 'd' in the data\)\. Prepare"
     ):
         train(starting(other, tmp_path / "weights"), tmp_path / "out")
-    with pytest.raises(UserError, match=r"6 of 6 tokens differ, such as 0 \('a' there, '<0x00>' here\)"):
+    with pytest.raises(
+        UserError, match=r"6 of 6 tokens differ, such as 0 \('a' in the weights, '<0x00>' in the data\)"
+    ):
         train(starting(None, tmp_path / "weights"), tmp_path / "out")
     assert not (tmp_path / "out" / "training.json").exists()
     # More tokens, and other names of special ones, are what people train further with; of tokens without text, or of

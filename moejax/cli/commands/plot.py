@@ -10,7 +10,7 @@ from pathlib import Path
 from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import ConventionOptions, Positive, TableOptions
+from moejax.cli.shared import ConventionOptions, Positive, TableOptions, fit_in
 from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.say import say
@@ -51,7 +51,9 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         excludes=("names",),
     )
     list: bool = option(False, "list every figure with its content", excludes=("names", "paper"))
-    fit: Path | None = option(None, "fit.json of moejax fit: draw its law", metavar="FILE")
+    fit: Path | None = option(
+        None, "fit.json of moejax fit, or its folder: draw its law", metavar="FIT", read=lambda text: fit_in(Path(text))
+    )
     runs: Path | None = option(
         None, "a run table, or the table that a figure needs; a study's folder; plan.json", metavar="TABLE"
     )

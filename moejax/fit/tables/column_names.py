@@ -49,7 +49,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "params_embedding": ("embedding_params", "embedding_parameters", "n_embedding_params"),
     "tokens": (
         *("n_tokens", "num_tokens", "token_count", "train_tokens", "training_tokens", "tokens_trained"),
-        *("tokens_seen", "total_tokens", "trained_tokens"),
+        *("tokens_seen", "total_tokens", "trained_tokens", "toks"),
     ),
     "unique_tokens": ("n_unique_tokens", "num_unique_tokens", "dataset_tokens"),
     "flops": (
