@@ -144,7 +144,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         if kinds[-1] is ...:
             kinds = (kinds[0],) * len(value)
         if len(kinds) != len(value):
-            raise UserError(f"{where} is {shown(value)}; it must be a list of {len(kinds)}.")
+            raise UserError(f"{where} is {shown(value)}; give a list of {len(kinds)} values.")
         return tuple(convert(kind, v, f"{where}[{i}]") for i, (kind, v) in enumerate(zip(kinds, value, strict=True)))
     if origin is list:
         return [

@@ -24,7 +24,7 @@ class ChildError(Exception):
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return a sentence with the sizes that an exception states if it means that memory ran out, else None."""
+    """Return a sentence with the sizes that an out-of-memory exception states; None for others."""
     text = str(error)
     # Compare the name, since commands without JAX call this too.
     if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in text:

@@ -66,7 +66,7 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
         if not NAME.fullmatch(point.name):
             raise UserError(f"{where} needs a name of lower-case letters, digits and underscores. {remedy}")
         if point.name in merged:
-            raise UserError(f"{where} has the name of another plugin or of moejax's own. {remedy}")
+            raise UserError(f"{where} has the name of another plugin or a built-in one. {remedy}")
         try:
             # A package may print; stdout is for results. It may also exit, without an error.
             with contextlib.redirect_stdout(sys.stderr):

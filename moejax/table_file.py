@@ -133,7 +133,7 @@ def _decimal_point(seen: dict[str, str]) -> str:
     decimal = "decimal" in seen
     unclear = [seen[kind] for kind in (("thousands", "points") if decimal else ("either",)) if kind in seen]
     if unclear and (decimal or "thousands" not in seen):
-        raise UserError(f"in {unclear[0]!r} the sign may be a decimal point or a thousands separator; {_REMEDY}")
+        raise UserError(f"{unclear[0]!r} has a separator for either decimals or thousands; {_REMEDY}")
     return "," if decimal else "."
 
 

@@ -59,7 +59,7 @@ def named(
 
 
 def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Return a fitted law through its runs: predicted against measured, and both over each input."""
+    """Plot a fitted law and its runs: predicted against measured, and both against each input."""
     return _drawn("fit", evidence.fit_table(fit, _runs_of(runs, fit)))
 
 

@@ -1,4 +1,4 @@
-"""Read the runs that functions of ``import moejax as mj`` take: read ones, a file or a DataFrame."""
+"""Read the runs that functions of ``moejax`` take: a ``ReadRuns``, a file or a DataFrame."""
 
 from __future__ import annotations
 

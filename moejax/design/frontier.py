@@ -1,8 +1,7 @@
-"""Compute the optimum along a budget, compared with dense models of the same budget, and over two coordinates.
+"""Compute optima over budgets, compared with two dense models, and over two coordinates (a landscape).
 
-One dense model is the best for the budget. The other dense model has the optimum's total parameters, which are all
-active, so that the same FLOPs buy fewer tokens. In this comparison at equal N and equal C, an MoE model has N / N_a
-times the dense model's tokens. The optimum over two coordinates is a landscape.
+One dense model is the best for the same budget. The other has the optimum's total parameters, all active, so the same
+FLOPs buy fewer tokens: at equal N and C, the MoE model has N / N_a times its tokens.
 """
 
 from __future__ import annotations

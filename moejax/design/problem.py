@@ -52,7 +52,7 @@ class Problem:
 
     @property
     def goal_name(self) -> str:
-        """Return the name of the objective among an optimum's values: the law's output if the goal is the loss."""
+        """Return the objective's key in an optimum's values: the law's output if the goal is the loss."""
         return self.program.output if self.goal == "loss" else self.goal
 
     def check(self) -> None:
@@ -200,10 +200,10 @@ def lanes_of(problems: Sequence[Problem]) -> Lane:
 
 
 def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimum:
-    """Return the optimum of the problem, searched from several starts.
+    """Return the problem's optimum, found from several starting points.
 
     Raises:
-      UserError: constraints are unknown, contradict each other, or cannot hold together.
+      UserError: constraints are unknown or contradict each other.
       Unbounded: the goal still falls at a bound of the search, so the law has no optimum under these constraints.
     """
     problem.check()

@@ -172,8 +172,8 @@ class LanguageModel:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _read(architecture, runtime, params, expert_bias, tokens, ends, last):
-    """Return the loss, in nats, of every token except the first and of each of the ``last`` tokens after the end of a
-    row, and whether it is the most likely token.
+    """Return, for every token except the first, the loss in nats and whether the token is the most likely; then both
+    for each candidate in ``last`` for the token after a row's end.
     """
     real = jnp.arange(tokens.shape[1]) < ends[:, None]
     hidden = transformer.apply(architecture, runtime, params, tokens, padding_mask=real, expert_bias=expert_bias).hidden

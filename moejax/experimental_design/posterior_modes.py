@@ -331,8 +331,8 @@ class PosteriorModes:
             kept.append((points[i], float(evidence), precision))
         if not kept:
             raise UserError(
-                f"No search of {self.objective.law.__name__} ends with finite losses and derivatives for "
-                f"{len(rows)} runs; check their sizes and losses."
+                f"No fit of {self.objective.law.__name__} to {len(rows)} runs ends with finite losses and derivatives; "
+                f"check their sizes and losses."
             )
         return kept
 

@@ -320,10 +320,10 @@ def _designs_of(answers: Sequence[Estimand]) -> Design | None:
 
 
 def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict[str, Any]:
-    """Return the recipe of the table's last run if the table has configs, else a recipe with automatic settings.
+    """Return the last run's recipe if the table has configs, else an automatic one.
 
     Args:
-      default: a recipe with default settings; settings equal to these are left out.
+      default: settings equal to this recipe's are omitted from the result.
     """
     if "config" not in read.frame.columns:
         length = sequence_length or 4096

@@ -174,7 +174,7 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
     columns = (
         Column("law"),
         Column("share of posterior" if proposal.by_modes else "Akaike weight", ".2f"),
-        Column("so far", format),
+        Column("present answer", format),
         Column("standard deviation" if proposal.by_modes else "standard error", spread),
     )
     rows = [
@@ -231,7 +231,7 @@ def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
     shown = (
         Column("run"),
         *(Column(proposal.columns.get(name, SHORT.get(name, name)), format) for name in sizes),
-        *(Column(name, ".3g") for name in ("FLOPs", "so far", "deviation left")),
+        *(Column(name, ".3g") for name in ("FLOPs", "FLOPs, cumulative", "deviation left")),
     )
     rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
     return Table("To train next, in order of information per FLOP", shown, list(rows))

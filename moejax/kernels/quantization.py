@@ -49,9 +49,9 @@ def quantize(x: Float[Array, "*shape"], axes: int | tuple[int, ...], quantizatio
     """Quantize an array with one scale for all numbers along ``axes``; the largest absolute value maps to the type's
     maximum.
 
-    Float8 scales are rounded up to powers of two, so they do not change a number's significant bits. A number is
-    rounded to 4 bits, unless another number with the same scale is more than 2^14 times larger. Non-finite numbers make
-    their scale, and so the result, non-finite.
+    Float8 scales are rounded up to powers of two, so they do not change a number's significant bits. A number
+    keeps 4 significant bits, unless another number with the same scale is more than 14,336 times larger. Non-finite
+    numbers make their scale, and so the result, non-finite.
     """
     dtype = TYPES[quantization]
     is_float = jnp.issubdtype(dtype, jnp.floating)

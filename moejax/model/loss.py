@@ -21,7 +21,7 @@ BALANCE_LOADS = ("batch", "previous_step")
 
 @dataclass(frozen=True, kw_only=True)
 class LossWeights:
-    """Weights of the auxiliary losses, each a mean over MoE layers, and the loads used by the balance loss."""
+    """Weights of the auxiliary losses (means over MoE layers), and which loads the balance loss uses."""
 
     balance: Scale | None = None
     """Weight of the balance loss over the whole batch of a step, independent of microbatches and mesh. For every top_k,

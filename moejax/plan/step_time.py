@@ -163,12 +163,12 @@ def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
-    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one pass: the forward pass,
-    or the pass for gradients of activations, which scales along other axes.
+    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one pass: forward, or
+    backward to the activations, where scales lie along other axes.
 
-    A matrix is read twice, for its scales and for rounding, and written in 8 bits; its matmul reads 8 bits. Routed
-    experts are quantized after they are gathered. For other matrices, each device quantizes its own shard and gathers
-    the 8-bit values, which also reduces the bytes written by the gather.
+    Each matrix is read twice, for its scales and for rounding, and written in 8 bits; the matmul then reads 8 bits.
+    Routed experts are gathered, then quantized. Other matrices are quantized per shard, then gathered, so the gather
+    also writes fewer bytes.
     """
     if training.recipe.runtime.matmul_quantization == "none":
         return 0.0

@@ -247,7 +247,7 @@ def _scores(study: Study, folder: Path) -> list[AskedScore]:
 
 
 def _missing(study: Study, folder: Path) -> list[AskedScore]:
-    """Return the requested scores that are missing or have other settings."""
+    """Return the requested scores not yet computed with these settings."""
     return [one for one in _scores(study, folder) if one.stored() is None]
 
 

@@ -135,11 +135,20 @@ def _sbatch_settings(pairs: Sequence[str]) -> dict[str, str]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             raise UserError(f"--set {pair}: {key!r} is not an sbatch option; give KEY=VALUE, such as partition=gpu.")
         if name in SET_BY_LAUNCH:
-            raise UserError(f"--set {pair}: sbatch's --{name} is set by {SET_BY_LAUNCH[name]}; use that option.")
+            raise UserError(f"--set {pair}: {name} is set by {SET_BY_LAUNCH[name]}; {_instead(name, value)}.")
         if name in settings:
             raise UserError(f"--set {name} was given twice; give it once.")
         settings[name] = value
     return settings
+
+
+def _instead(name: str, value: str) -> str:
+    """Return the remedy for a setting of ``SET_BY_LAUNCH``, with the value if the moejax option has the same unit."""
+    option = SET_BY_LAUNCH[name]
+    if not option.startswith("--"):
+        return "leave it out"
+    has_value = name in ("time", "cpus-per-task") and re.fullmatch("[1-9][0-9]*", value)
+    return f"use {option} {value}" if has_value else f"use {option}"
 
 
 def _slurm_resources(options: SlurmOptions, study: Study) -> dict[str, ResourceRequest]:

@@ -105,7 +105,7 @@ class Program:
         return jax.tree.map(of_all_runs, shapes) if self.vmapped_runs else shapes
 
     def stack(self, states: list[TrainState]) -> TrainState:
-        """Return the state for ``step``, stacked from the states of the runs."""
+        """Return the runs' states, stacked for the function ``step``."""
         return _stack(states) if self.vmapped_runs else states[0]
 
     def unstack(self, state: TrainState) -> list[TrainState]:

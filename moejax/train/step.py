@@ -209,7 +209,7 @@ def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[.
 def _loads_behind(
     training: Training, state: TrainState, parts: tuple[Batch, Array]
 ) -> Int[Array, "microbatches routed_layers experts"]:
-    """Return, for every microbatch, the summed loads of the later microbatches, counted in forward passes."""
+    """Return, for every microbatch, the sum of later microbatches' expert loads, counted by extra forward passes."""
 
     def counts(part: Batch, key: Array) -> Array:
         routing = _forward(training, state.params, state.expert_bias, part, key=key, mtp=True).routing

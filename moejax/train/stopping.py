@@ -12,7 +12,7 @@ from types import FrameType
 from jax.experimental import multihost_utils
 
 TICK_SECONDS = 1.0
-_STOPPED = "Stopped while no step was running; the same command resumes from the last saved state."
+_RESUMES = "the same command starts again from what was saved."
 
 
 class Stopped(Exception):
@@ -84,7 +84,8 @@ class Stop:
             # which may swallow it. print is not reentrant. A progress bar may have hidden the cursor.
             with contextlib.suppress(OSError):
                 show_cursor = "\x1b[?25h" if os.isatty(2) else ""
-                os.write(2, f"{show_cursor}\nmoejax: {_STOPPED}\n".encode())
+                when = "while no step was running" if self.steps else "before a step was taken"
+                os.write(2, f"{show_cursor}\nmoejax: Stopped {when}; {_RESUMES}\n".encode())
             os._exit(exit_status(self.number))
 
 

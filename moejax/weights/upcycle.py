@@ -142,7 +142,7 @@ def check_upcycled(dense: Architecture, mixture: Architecture) -> int:
     slices = width // expert
     if mixture.num_experts % slices or mixture.top_k % slices:
         raise UserError(
-            f"num_experts is {mixture.num_experts} and top_k {mixture.top_k}; experts of {expert} are one of {slices} "
-            f"slices of the dense feed-forward of {width}, so both must be multiples of {slices}."
+            f"num_experts ({mixture.num_experts}) and top_k ({mixture.top_k}) must be multiples of {slices}: an expert "
+            f"({expert} wide) is 1/{slices} of the dense feed-forward ({width} wide)."
         )
     return mixture.num_experts // slices

@@ -151,7 +151,7 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert main(["design", "--law", fit, "--flops", "1e24", "--level", "0.999"]) == 0
     shown = capsys.readouterr()
     assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
-    assert "! Sizes alone lie outside the law's fitted range: flops " in shown.out
+    assert "! The optimum over sizes lies outside the law's fitted range: flops " in shown.out
     assert "! The model to train is outside the law's fitted range: flops " in shown.out
     assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "10"]) == 2
     assert "--runs needs a fit for its intervals" in capsys.readouterr().err

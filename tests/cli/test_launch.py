@@ -332,8 +332,11 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--set", "nodes=3"], "set by --nodes and --chips-per-node"),
         (
             ["slurm", TINY, "--set", "cpus_per_task=3"],
-            "--set cpus_per_task=3: sbatch's --cpus-per-task is set by --cores",
+            "--set cpus_per_task=3: cpus-per-task is set by --cores; use --cores 3.",
         ),
+        (["slurm", TINY, "--set", "time=30"], "time is set by --minutes; use --minutes 30."),
+        (["slurm", TINY, "--set", "time=1:00:00"], "time is set by --minutes; use --minutes."),
+        (["slurm", TINY, "--set", "output=x"], "output is set by launch itself; leave it out."),
         (["slurm", TINY, "--set", "qos=a", "--set", "qos=b"], "--set qos was given twice"),
         (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "the signal to save comes 120 seconds before the limit"),
         (["slurm", TINY, "--chip", "cpu", "--nodes", "3"], "on --nodes 3: A batch has 32 sequences"),

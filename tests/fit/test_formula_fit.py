@@ -255,7 +255,7 @@ def test_a_power_of_a_constant_near_the_largest_float_has_no_standard_errors(tmp
     assert run(["fit", str(tmp_path / "runs.csv"), "--form", "loss = E + A/N^a + B*const^b"]) == 0
     shown = capsys.readouterr().out
     for name in ("E", "B", "b"):
-        assert f"! {name} is not determined by this table." in shown
+        assert f"! The table does not determine {name}." in shown
         (row,) = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
         assert row.split()[3:5] == ["–", "–"]
         assert "not set by the data" in row

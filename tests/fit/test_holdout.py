@@ -175,7 +175,7 @@ def test_rows_without_weight_have_no_split_of_their_own():
         ("router_typ=Hash", "no router_typ to hold out by; did you mean router_type"),
         ("sparcity:0.9", "did you mean sparsity"),
         ("flops", "no flops to hold out by"),
-        ("router_type=Bush", "No run has router_type = Bush; router_type has S-Base, Hash, RL-R"),
+        ("router_type=Bush", "No run has router_type = Bush; values: S-Base, Hash, RL-R"),
         ("router_type", "it must be a number"),
         ("note:1", "it must be a number"),
         ("tokens:many", "'many' is not a number"),

@@ -171,7 +171,7 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
     ("change", "said"),
     [
         (lambda t: t.drop(columns="lr"), "no column of learning rates"),
-        (lambda t: t.drop(columns="step"), r"no column of steps \(step, or tokens\)"),
+        (lambda t: t.drop(columns="step"), r"no column for steps \(step, or tokens\)"),
         (lambda t: t.drop(columns="run"), "step 240 in row 96 comes after 4000, .* name them in a column run"),
         (
             lambda t: t.assign(loss=t["loss"].where(t.index != 7)),
@@ -225,7 +225,7 @@ def test_curves_in_an_object_store_are_read_as_in_a_folder(tmp_path):
         np.testing.assert_array_equal(one.loss, other.loss)
     assert read_curves(url, warmup=WARMUP).names == ("small",)
     store.pipe_file("other.csv", b"step,lr\n1,2\n")
-    with pytest.raises(ValueError, match=rf"^{url}/other\.csv has no column of losses"):
+    with pytest.raises(ValueError, match=rf"^{url}/other\.csv has no column for losses"):
         read_curves(f"{url}/other.csv")
     with pytest.raises(ValueError, match=rf"^{url}/empty contains no metrics\.jsonl"):
         read_curves(f"{url}/empty")

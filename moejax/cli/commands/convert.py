@@ -85,7 +85,7 @@ class ConvertCommand(Command, name="convert"):
 
     @property
     def _direction(self) -> tuple[str, str, str]:
-        """Return the format, the family behind its colon, and the path."""
+        """Return the format, the family after the colon, and the path."""
         direction = self.source or self.target
         assert direction is not None, "one is required"
         kind, _, family = direction[0].partition(":")

@@ -197,7 +197,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             self._draw_compute(known, decision)
         result = self._with_assumptions(summary(name, decision), {type(law).__name__: problem})
         if isinstance(known, FitResult) or decision.built is None:
-            result = with_extrapolation(result, "Sizes alone lie", beyond(known, decision.optimum))
+            result = with_extrapolation(result, "The optimum over sizes lies", beyond(known, decision.optimum))
         if isinstance(known, FitResult):
             result = replace(result, warnings=[*_unknown(known, decision), *result.warnings])
         if self.chips:

@@ -294,7 +294,7 @@ def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *
         )
     if "loss" not in columns or not {"step", "tokens"} & {*columns}:
         missing = "steps (step, or tokens)" if "loss" in columns else "losses (loss)"
-        raise UserError(f"{place} has no column of {missing}; {known}. Name it with --map NAME=COLUMN.")
+        raise UserError(f"{place} has no column for {missing}; {known}. Give --map NAME=COLUMN.")
     cells = pd.DataFrame({ours: frame[column] for ours, column in columns.items()})
     if {"phase", "steps_done"} <= {*frame.columns}:
         return _phases(name, place, cells, frame["phase"], notes, sparse)

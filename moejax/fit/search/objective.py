@@ -206,7 +206,7 @@ class FitObjective:
         return dataclasses.replace(plain, **given) if given else plain
 
     def point_of(self, law: laws.Law, data: Mapping[str, Any]) -> Any:
-        """Return the coordinates of a law given in its own parameterisation."""
+        """Convert a law's own parameters to search coordinates."""
         values = laws.coefficients(laws.in_units(law, data["units"]))
         sizes = [self._size(name, data) for name in self.free]
         signs = tuple(self.signs[name] for name in self.free)

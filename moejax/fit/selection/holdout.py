@@ -324,8 +324,8 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
     try:
         wanted, values = parse(value), _numbers(read, name)
     except ValueError:
-        known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else "numbers"
-        raise UserError(f"No run has {name} = {value}; {name} has {known}.") from None
+        known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else ""
+        raise UserError(f"No run has {name} = {value}; {f'values: {known}' if known else 'give a number'}.") from None
     # Derived quantities such as 1 - 1/E are rounded, and users give only a few digits.
     return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
 

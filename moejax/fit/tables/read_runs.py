@@ -1,4 +1,4 @@
-"""Read tables of runs as ``Runs`` for a law; notes report every doubt and every dropped row."""
+"""Read tables of runs as ``Runs`` for a law; notes report every ambiguity and dropped row."""
 
 from __future__ import annotations
 

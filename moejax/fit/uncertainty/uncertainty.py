@@ -366,10 +366,11 @@ class Drawn:
     """Laws that show which numbers the runs do not determine; None if the runs determine all."""
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """Return the interval of a positive number from its values under all laws, which are NaN where undefined.
+        """Return the interval of a positive number from its values under the drawn laws (NaN where undefined).
 
-        A regression of the number's logarithm on the steps gives its degrees of freedom. The distances of the bounds
-        from the median are scaled by the ratio of Student's t to the normal quantile.
+        Regressing its logarithm on the draws' steps along the covariance's axes gives the degrees of freedom of its
+        standard error. The bounds' distances from the median, in logarithms, are scaled by the ratio of Student's t to
+        the normal quantile.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.

@@ -323,7 +323,11 @@ def _parts(objective: FitObjective, direction: np.ndarray) -> tuple[str, ...]:
 
 
 def _in_words(parts: Sequence[str], spread: float) -> str:
-    width = f"determined only to about a factor e^{spread:.3g}" if spread < 1e6 else "not determined"
+    # A coefficient known only to a factor above 1000 counts as not determined.
+    is_known = spread < np.log(1000)
+    if len(parts) == 1 and not is_known:
+        return f"The table does not determine {parts[0]}."
+    width = f"determined only to about a factor e^{spread:.3g}" if is_known else "not determined"
     if len(parts) == 1:
         return f"{parts[0]} is {width} by this table."
     return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be separated by this table ({width})."

@@ -108,9 +108,10 @@ def _rows_by_matrices(
     transposed: bool,
     dtype: Any = None,
 ) -> Float[Array, "R F"]:
-    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; return ``dtype``, or the type of the rows.
+    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; the result has ``dtype``, by default the
+    rows' type.
 
-    ``scales`` are empty, or for 8-bit numbers the scales of rows [R] and of each matrix's columns [G, F].
+    ``scales``: for 8-bit operands, the scales of rows [R] and of matrix columns [G, F]; else empty.
     """
     from jax.experimental import pallas as pl
 

@@ -322,7 +322,7 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
     # The two exponents are free coefficients, too.
     free = len(loss) - columns.shape[1] - 2
     if free < 1 or np.linalg.matrix_rank(columns / scale) < columns.shape[1]:
-        raise UserError("The runs do not determine the hooks of a, c and h; vary N, N_a and G independently.")
+        raise UserError("The runs do not determine a, c and h as functions of G; vary N, N_a and G independently.")
     solved, *_ = np.linalg.lstsq(columns / scale, loss * weight, rcond=None)
     left = columns / scale @ solved - loss * weight
     inverse = np.linalg.inv(columns.T @ columns / np.outer(scale, scale))

@@ -266,7 +266,7 @@ def step(name: str, runs: Runs, held_out: Split | None, *, starts: Starts | None
 
 
 def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
-    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10, with a joint law; without ``law``, fit it to the runs.
+    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10 with the joint ``law``, by default fitted to the runs.
 
     Raises:
       UserError: the runs lack an input of Eq. 11, or there are too few.

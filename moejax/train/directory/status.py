@@ -185,7 +185,7 @@ def _number(value: float | str | None) -> float | None:
 
 
 def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
-    """Return seconds per step and tokens per second between the first and the last of ``lines`` of one phase."""
+    """Return seconds per step and tokens per second over ``lines``, all of one phase."""
     if not lines:
         return None, None
     seconds, steps, tokens = (lines[-1][name] - lines[0][name] for name in ("seconds", "step", "tokens"))
