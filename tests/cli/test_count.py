@@ -92,7 +92,7 @@ def test_an_architecture_that_cannot_be_trained_is_counted_and_said_so(tmp_path,
     file.write_text(CONFIG)
     assert run("--config", str(file), "--config.architecture.top_k=1", "--json") == 0
     captured = capsys.readouterr()
-    assert f"{file} cannot be trained: top_k is 1" in captured.err
+    assert f"({file}) cannot be trained: top_k is 1" in captured.err
     assert json.loads(captured.out)["params_total"] > 0
 
 

@@ -79,10 +79,10 @@ def test_a_damaged_set_is_found(texts, tmp_path, capsys):
     ("words", "sentence"),
     [
         (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "no.json"], "There is no tokenizer no.json"),
-        (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "has no text"),
+        (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "cannot encode text"),
         (["prepare", "TEXTS", "--out", "OUT", "--text-field", "content"], "no text in its field 'content'"),
         (["prepare", "TEXTS", "--out", "TEXTS"], "is inside the source"),
-        (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "need 257"),
+        (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "needs at least 257"),
     ],
 )
 def test_a_mistake_is_a_sentence(texts, tmp_path, capsys, words, sentence):

@@ -51,7 +51,7 @@ def test_json_says_what_a_model_of_one_s_own_may_do(capsys):
         ("--params-total 1e9 --params-active 2e9", "give at most --params-total, 1e+09"),
         ("--law chinchilla", "give --law zhao"),
         ("kimi-k3", "did you mean kimi-k2"),
-        ("--flops 1e23 --params-total 1e9", "moejax design --law zhao --flops 1e23 --params-total N gives"),
+        ("--flops 1e23 --params-total 1e9", "moejax design --law zhao --flops 1e23 --params-total N to get"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, capsys):

@@ -164,7 +164,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
 
 
 def test_a_vocabulary_too_small_for_the_bytes_is_refused(text_folder, tmp_path):
-    with pytest.raises(ValueError, match="need 257"):
+    with pytest.raises(ValueError, match="needs at least 257"):
         train_tokenizer(str(text_folder), tmp_path / "t.json", vocab_size=256)
 
 

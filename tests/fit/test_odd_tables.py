@@ -102,7 +102,7 @@ def test_a_row_that_cannot_be_is_named_as_its_run_is():
 def test_options_that_name_nothing_are_sentences(tmp_path, capsys):
     path = str(written(table(), tmp_path / "n.jsonl"))
     for words, said in (
-        (["fit", path, "--form", FORMULA, "--best-by", " , "], "--best-by is ' , ' and names no column"),
+        (["fit", path, "--form", FORMULA, "--best-by", " , "], "--best-by ' , ' contains no name"),
         (["fit", "s3://bucket/runs.csv", "--law", "chinchilla"], "s3://bucket/runs.csv is not a local file"),
         (["fit", "mlflow:", "--law", "chinchilla"], "mlflow: has nothing after the colon; write mlflow:PLACE"),
         (
