@@ -257,7 +257,7 @@ def test_a_power_of_a_constant_near_the_largest_float_has_no_standard_errors(tmp
     for name in ("E", "B", "b"):
         assert f"! The table does not determine {name}." in shown
         (row,) = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
-        assert row.split()[3:5] == ["–", "–"]
+        assert "[" not in row
         assert "not set by the data" in row
 
 
