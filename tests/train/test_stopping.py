@@ -28,7 +28,10 @@ def test_a_signal_in_a_librarys_frame_ends_the_process(tmp_path, name, status):
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=_environment()
     )
-    assert (done.returncode, done.stderr.strip()) == (status, f"moejax: {stopping._STOPPED}")
+    assert (done.returncode, done.stderr.strip()) == (
+        status,
+        f"moejax: Stopped before a step was taken; {stopping._RESUMES}",
+    )
 
 
 def _environment():
