@@ -14,12 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Bool, Int
 
 from moejax.kernels.permutation import Layout
 from moejax.routing.routing import Routing
-from moejax.sharding import can_split, on_many_devices, token_axes
+from moejax.sharding import TOKEN_AXES, can_split, over_tokens, token_shards
 
 
 def by_expert(routing: Routing, padding: int = 0) -> Layout:
@@ -120,15 +119,11 @@ def limit_capacity(
     else:
         made = routing.valid.sum() if routing.top_k is None else routing.top_k * padding_mask.sum()
         capacity = expert_capacity(made, routing.num_experts, capacity_factor)
-    mesh = jax.sharding.get_abstract_mesh()
-    by_token = routing.top_k is not None and can_split(routing.num_tokens)
-    if on_many_devices() and by_token and AxisType.Manual not in mesh.axis_types:
-        axes = token_axes(mesh.shape)
-        first = functools.partial(_first_of_expert, experts=routing.num_experts, axes=axes)
-        split, whole = PartitionSpec(axes), PartitionSpec()
-        kept = jax.shard_map(first, in_specs=(split, whole), out_specs=split, check_vma=False)(routing.expert, capacity)
+    first = functools.partial(_first_of_expert, experts=routing.num_experts)
+    if token_shards() > 1 and routing.top_k is not None and can_split(routing.num_tokens):
+        kept = over_tokens(functools.partial(first, axes=TOKEN_AXES), [routing.expert], [capacity])
     else:
-        kept = _first_of_expert(routing.expert, capacity, experts=routing.num_experts)
+        kept = first(routing.expert, capacity)
     return dataclasses.replace(routing.masked(kept), capacity=min(most, routing.num_tokens))
 
 
