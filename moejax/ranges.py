@@ -106,3 +106,13 @@ Scale = Annotated[float, NumberRange(0, 1e6)]
 """Rates, weights and multiples; 0 disables them."""
 Positive = Annotated[float, NumberRange(0, 1e6, without_low=True)]
 Multiple = Annotated[float, NumberRange(1, 1e6)]
+
+Quantity = Annotated[float, NumberRange(0, 1e60, without_low=True)]
+"""FLOPs, parameters, tokens and other quantities that formulas read."""
+NotNegative = Annotated[float, NumberRange(0, 1e60)]
+FormulaLength = Annotated[int, whole(1, 10**12)]
+"""Sequence length in tokens, used only in formulas."""
+Reach = Annotated[float, NumberRange(1, 1e60, without_low=True)]
+"""Ratio of a proposed run's size or tokens to the largest in a table."""
+RunCount = Annotated[int, whole(1, 1_000)]
+Level = Annotated[float, LEVEL]

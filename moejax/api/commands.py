@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_table
 from moejax.architecture import Architecture
 from moejax.config import build
@@ -32,7 +33,6 @@ from moejax.fit.selection.holdout import folds as splits_by_folds
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
 from moejax.fit.tables.column_names import is_formula, law_of_formula
-from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import beyond_each, estimate
@@ -44,6 +44,7 @@ from moejax.laws.predict import law_name, published
 from moejax.plan import process
 from moejax.plan.plan import Plan
 from moejax.plan.topology import parse
+from moejax.ranges import Copies, FormulaLength, Level, NotNegative, PositiveShare, Quantity, Reach, RunCount
 from moejax.report.leverage import LeverageTable, leverage_of_tables, leverage_under_formula, leverage_under_law
 from moejax.report.trainings import trained
 from moejax.result import Result
@@ -56,12 +57,13 @@ Family = RunTable | Mapping[str, float]
 """A table of runs or, with a law, fixed quantities or a published model's name."""
 
 
+@checked
 def compare(
     runs: RunTable,
     laws: str | type | Sequence[str | type] = (),
     *,
     hold_out: str | Sequence[str] = "tokens",
-    folds: int = 0,
+    folds: Copies = 0,
     fixed: Mapping[str, float] | None = None,
     penalty: Penalty | None = None,
     seed: int = 0,
@@ -97,19 +99,20 @@ def compare(
     return compare_laws(every, read.runs, splits, penalty=penalty, fixed=fixed, seed=seed)
 
 
+@checked
 def decide(
     fit: FitResult,
-    runs: ReadRuns | None = None,
+    runs: RunTable | None = None,
     *,
-    bootstrap: int = 0,
-    level: float = 0.9,
+    bootstrap: Copies = 0,
+    level: Level = 0.9,
     seed: int = 0,
-    **given: float,
+    **given: NotNegative,
 ) -> Answers:
     """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
-      runs: the fitted runs, which are resampled.
+      runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       bootstrap: number of resamples of the runs for the intervals; 0 for intervals from standard errors.
       level: coverage of the intervals.
       given: quantities that the decision depends on, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
@@ -118,14 +121,16 @@ def decide(
       UserError: the law makes no decision from these quantities, or there are no runs to resample.
     """
     if bootstrap and runs is None:
-        raise UserError("bootstrap resamples the fitted runs; give what moejax.read_runs returned, as runs.")
-    estimands = decision_estimands(type(fit.law), {name: float(value) for name, value in given.items()})
-    resampled = resampled_fits(fit, runs.runs, bootstrap, seed=seed) if bootstrap and runs else None
+        raise UserError("bootstrap resamples the fitted runs; give them as runs.")
+    estimands = decision_estimands(type(fit.law), given)
+    own = None if runs is None else read_table(runs, type(fit.law), {}).runs
+    resampled = resampled_fits(fit, own, bootstrap, seed=seed) if bootstrap and own is not None else None
     decided = estimate(fit, estimands, resampled=resampled, level=level)
-    fitted = fit.fitted if runs is None else where_decided(runs.runs)
+    fitted = fit.fitted if own is None else where_decided(own)
     return Answers(decisions=decided, beyond=beyond_each(decided, fitted), warnings=fit.warnings)
 
 
+@checked
 def speedup(
     a: Family,
     b: Family,
@@ -133,7 +138,7 @@ def speedup(
     law: str | FitResult | None = None,
     flops: float | Sequence[float] = (),
     fixed: Mapping[str, float] | None = None,
-    level: float = 0.9,
+    level: Level = 0.9,
     seed: int = 0,
     **reading: Any,
 ) -> LeverageTable:
@@ -185,20 +190,21 @@ def _held(one: Family) -> Mapping[str, float] | None:
     return None if isinstance(one, str) else one
 
 
+@checked
 def next_runs(
     runs: RunTable,
     law: str | Sequence[str],
     targets: Mapping[str, Mapping[str, float]] | Sequence[str | tuple[str, Mapping[str, float]]],
     *,
-    flops: float | None = None,
-    chip_hours: float | None = None,
+    flops: Quantity | None = None,
+    chip_hours: Quantity | None = None,
     chip: str = "h100",
-    mfu: float = 0.4,
-    most: int = 10,
+    mfu: PositiveShare = 0.4,
+    most: RunCount = 10,
     like: Architecture | None = None,
-    reach: float = 4.0,
-    sequence_length: int | None = None,
-    noise: float | None = None,
+    reach: Reach = 4.0,
+    sequence_length: FormulaLength | None = None,
+    noise: PositiveShare | None = None,
     fixed: Mapping[str, float] | None = None,
     modes: bool = False,
     seed: int = 0,

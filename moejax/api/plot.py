@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_table
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
@@ -22,6 +23,7 @@ from moejax.laws.law import Law
 from moejax.papers.plots import ALL
 from moejax.plan.plan import Plan
 from moejax.plan.summary import as_data
+from moejax.ranges import Level, Quantity
 from moejax.report import sources
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
@@ -63,8 +65,9 @@ def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
     return _drawn("fit", evidence.fit_table(fit, _runs_of(runs, fit)))
 
 
+@checked
 def loss_vs_compute(
-    fit: FitResult | Law, runs: RunTable | Runs | None = None, *, flops: float | None = None, level: float = 0.9
+    fit: FitResult | Law, runs: RunTable | Runs | None = None, *, flops: Quantity | None = None, level: Level = 0.9
 ) -> Figure:
     """Return loss against training FLOPs: runs, the law's best loss at every budget with its interval, and a target.
 

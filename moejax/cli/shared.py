@@ -11,7 +11,7 @@ from moejax.cli.options import Command, option
 from moejax.errors import UserError
 from moejax.folder import is_file
 from moejax.quantities import parse, parse_whole_number
-from moejax.ranges import LEVEL, RESAMPLES, NumberRange, whole
+from moejax.ranges import RESAMPLES, FormulaLength, Level, NumberRange, PositiveShare, Quantity, whole
 from moejax.run_sources.source import source
 from moejax.wording import did_you_mean, told
 
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Seed = Annotated[int, whole(0, 2**31 - 1)]
-Length = Annotated[int, whole(1, 10**12)]
-"""Sequence length in tokens, used only in formulas."""
+Length = FormulaLength
 Workers = Annotated[int, whole(1, 1_024)]
 """Number of processes, or of CPU devices, on this machine."""
-Positive = Annotated[float, NumberRange(0, 1e60, without_low=True)]
-NotNegative = Annotated[float, NumberRange(0, 1e60)]
-Share = Annotated[float, NumberRange(0, 1, without_low=True)]
-Level = Annotated[float, LEVEL]
+Positive = Quantity
+Share = PositiveShare
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Evaluate moejax models with lm-evaluation-harness (EleutherAI) through its Python API.
 
-Text is tokenised like in the harness's own adapter for Hugging Face models, so that results are comparable. A context
+Text is tokenised as in the harness's own adapter for Hugging Face models, so that results are comparable. A context
 and its continuation are tokenised together and split after the number of tokens that the context has by itself. Opening
 tokens (``Tokenizer.opening``) precede them. Rolling likelihoods score only the text's own tokens, after one opening
 token.

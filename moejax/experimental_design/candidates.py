@@ -104,7 +104,7 @@ def like(
     run.
 
     Parameters and tokens are not smaller than in the table, and tokens per parameter are within a factor of ``reach``
-    of the table's range. Inputs of the laws are varied like in ``moejax design`` (``design.shapes``): the width always,
+    of the table's range. Inputs of the laws are varied as in ``moejax design`` (``design.shapes``): the width always,
     and the number of experts, top-k, expert width and shared experts if they are in ``inputs``. Other sizes keep their
     ratio to the width. Unique tokens do not exceed the table's maximum.
 

@@ -155,7 +155,7 @@ class Plan(Plotted):
     the MFU.
     """
     model_flops_unmasked: float
-    """FLOPs with the masked half, counted like in laws and in the column ``flops`` of run tables."""
+    """FLOPs with the masked half, counted as in laws and in the column ``flops`` of run tables."""
     step_flops: float
     """FLOPs that a step executes on all chips, recomputation included."""
     xla_flops: float

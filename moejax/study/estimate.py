@@ -56,7 +56,7 @@ class EstimatedTraining:
     batch_tokens: int
     learning_rate: float
     flops: float
-    """FLOPs of the trunk and all branches, counted like in laws, with the masked half of the attention scores."""
+    """FLOPs of the trunk and all branches, counted as in laws, with the masked half of the attention scores."""
     state_bytes: float
     """Bytes of parameters, gradients and AdamW's moments, summed over all chips."""
     sequence_bytes: float
@@ -99,7 +99,7 @@ class StudyEstimate:
     chip: Chip
     mfu: float
     """Assumed model FLOPs utilization (MFU): the rate of the model's FLOPs as a share of the chip's peak. The masked
-    half of the attention scores does not count, like in training runs and plans.
+    half of the attention scores does not count, as in training runs and plans.
     """
     price: float | None
     """Price of one chip per hour."""

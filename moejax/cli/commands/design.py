@@ -18,7 +18,6 @@ from moejax.cli.shared import (
     ConventionOptions,
     LatexOptions,
     Length,
-    NotNegative,
     Positive,
     Share,
     law_or_fit,
@@ -30,7 +29,7 @@ from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.quantities import parse
-from moejax.ranges import whole
+from moejax.ranges import NotNegative, whole
 from moejax.say import say
 from moejax.wording import command, listed
 

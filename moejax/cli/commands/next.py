@@ -25,7 +25,7 @@ from moejax.cli.shared import (
 )
 from moejax.errors import UserError
 from moejax.folder import write_text
-from moejax.ranges import NumberRange, whole
+from moejax.ranges import Reach, RunCount, whole
 from moejax.run_sources.source import source
 from moejax.say import say
 from moejax.stored import write_json
@@ -65,7 +65,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     chip: str = option("h100", "chip for --chip-hours: h800, v5p, …", metavar="NAME")
     mfu: Share = option(0.4, "assumed share of the chip's peak FLOP/s", metavar="SHARE")
-    k: Annotated[int, whole(1, 1_000)] = option(10, "maximum number of new runs", metavar="COUNT")
+    k: RunCount = option(10, "maximum number of new runs", metavar="COUNT")
     candidates: Path | None = option(
         None,
         "table of candidate runs, with the columns that the laws read",
@@ -73,7 +73,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         group=TRAINABLE,
         excludes=("arch", "config"),
     )
-    reach: Annotated[float, NumberRange(1, 1e60, without_low=True)] = option(
+    reach: Reach = option(
         4.0,
         "maximum total parameters, active parameters and tokens of a run, relative to the table's largest",
         metavar="FACTOR",

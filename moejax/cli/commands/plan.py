@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 from moejax.cli.options import REQUIRED, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress, waiting
-from moejax.cli.shared import ConfigOptions, NotNegative
+from moejax.cli.shared import ConfigOptions
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.quantities import format_bytes
-from moejax.ranges import whole
+from moejax.ranges import NotNegative, whole
 from moejax.stored import write_json
 
 if TYPE_CHECKING:

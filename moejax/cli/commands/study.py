@@ -9,10 +9,10 @@ from typing import Annotated
 
 from moejax.cli.options import Command, argument, option, out
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import NotNegative, Share, StudyOptions, Workers
+from moejax.cli.shared import Share, StudyOptions, Workers
 from moejax.errors import UserError
 from moejax.json_text import json_text
-from moejax.ranges import whole
+from moejax.ranges import NotNegative, whole
 from moejax.say import say
 from moejax.wording import command, counted, some
 

@@ -138,7 +138,7 @@ class Between:
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Bounds of the interval, like in ``Leverages``, with the quadratics' noise; NaN also if ``unknown`` is set."""
+    """Bounds of the interval, as in ``Leverages``, with the quadratics' noise; NaN also if ``unknown`` is set."""
     unknown: tuple[str, ...]
     """Reason why the error of each leverage is unknown; empty if it is known."""
     curve: FitResult

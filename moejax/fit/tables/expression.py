@@ -111,7 +111,7 @@ class _Reader(Reader):
         return tuple(items)
 
     def first_term(self) -> Any:
-        # The minus in -a % b applies to a, like in Python.
+        # The minus in -a % b applies to a, as in Python.
         return self.term()
 
     def product(self, tree: Any, sign: str, other: Any) -> Any:

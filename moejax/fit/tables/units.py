@@ -318,7 +318,7 @@ def swapped(frame: DataFrame, inputs: Sequence[str], read_from: Mapping[str, str
 
     Args:
       inputs: inputs of the law.
-      read_from: like in ``check_units``.
+      read_from: as in ``check_units``.
     """
 
     def if_they_are(one: str, other: str) -> str:

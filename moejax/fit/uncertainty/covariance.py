@@ -118,7 +118,7 @@ def gauss_newton(at: FitDerivatives, hidden: float | np.ndarray = 0.0) -> Matrix
     distributed.
 
     Args:
-      hidden: like in ``draws_at``.
+      hidden: as in ``draws_at``.
     """
     inverse = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
     return inverse * at.dispersion + inverse @ (at.jacobian.T * (at.weight * hidden)) @ at.jacobian @ inverse
@@ -360,7 +360,7 @@ def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
 
     By Henderson's third method (1953), the sums of squares over all runs and over the group means are set to their
     expectations after a least-squares fit. For a robust penalty the residual is psi divided by the mean stiffness, so
-    that the variance matches the coefficients' standard errors. Residuals are clipped like in ``noise``.
+    that the variance matches the coefficients' standard errors. Residuals are clipped as in ``noise``.
 
     Raises:
       UserError: the fit was made to other runs.

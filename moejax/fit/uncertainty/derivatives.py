@@ -154,7 +154,7 @@ of freedom replace the number of runs, because runs that the fit passes through 
 def psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> tuple[np.ndarray, np.ndarray]:
     """Return ``FitDerivatives.psi`` and ``stiffness``.
 
-    The stiffness is the derivative of psi around every run's residual, smoothed by a normal kernel like in Powell
+    The stiffness is the derivative of psi around every run's residual, smoothed by a normal kernel as in Powell
     (1991) for quantiles. The scale of residuals excludes runs that the fit passes through: if these are half of the
     runs, the interquartile range is near 0, and errors would be too small. Counting the runs within delta is too noisy
     for tens of runs, and biased upwards.

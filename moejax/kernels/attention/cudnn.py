@@ -196,7 +196,7 @@ class _Documents(NamedTuple):
     starts: Int[Array, "B M_and_one"]
     lengths: Int[Array, "B M"]
     number: Int[Array, "B T"]
-    """Index of each token's document, counted over all rows like in the kernel."""
+    """Index of each token's document, counted over all rows as in the kernel."""
     place: Int[Array, "B T"]
     """Position of each token in its document."""
     are_few: Bool[Array, ""]
