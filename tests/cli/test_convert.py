@@ -93,6 +93,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "weights", "{theirs}"], "is not a training folder"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the run's parameter type"),
         (["--to", "weights:mixtral", "{theirs}"], "--to weights:mixtral is not known; write --to hf or weights"),
+        (["--to", "weights", "{theirs}", "--family", "mixtral"], "--to weights:mixtral is not known"),
         (["--from", "hf:mixtral", "{theirs}"], "--from hf:mixtral is not known; write --from hf, and a PATH"),
     ],
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from moejax.cli.options import Command, option, out
+from moejax.cli.options import Command, hidden, option, out
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
 from moejax.cli.shared import LAW, is_fit, law_or_fit
@@ -65,6 +65,8 @@ class ConvertCommand(Command, name="convert"):
     shard_bytes: Annotated[int, whole(1, 10**18)] = option(
         5_000_000_000, "with --to hf: maximum file size in bytes; a larger tensor gets its own file", metavar="N"
     )
+    family: str | None = hidden(None)
+    """Earlier spelling of ``--to hf:FAMILY``."""
 
     def check(self) -> None:
         kind, family, path = self._direction
@@ -89,7 +91,7 @@ class ConvertCommand(Command, name="convert"):
         direction = self.source or self.target
         assert direction is not None, "one is required"
         kind, _, family = direction[0].partition(":")
-        return kind, family, direction[1]
+        return kind, family or self.family or "", direction[1]
 
     def run(self) -> None:
         from moejax.huggingface.conversion import from_huggingface
