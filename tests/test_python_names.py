@@ -214,7 +214,7 @@ def test_the_next_runs_are_proposed_for_an_answer(table):
     assert len(found.titles) == 1
     with pytest.raises(UserError, match="no law"):
         mj.next_runs(table, "chinchila", to_know, flops=1e20)
-    with pytest.raises(UserError, match="give a larger `flops` or `reach`"):
+    with pytest.raises(UserError, match="give a larger budget or `reach`"):
         mj.next_runs(table, "chinchilla", to_know, flops=1e10)
 
 
