@@ -45,7 +45,7 @@ def test_every_law_and_every_paper_can_be_cited_and_a_missing_arxiv_number_is_na
     printed = capsys.readouterr().out
     assert main(["cite", name, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
-    assert entries
+    assert entries, f"{name} has no source in moejax.laws.references.REFERENCES; add its document"
     for entry in entries:
         assert entry["bibtex"].startswith(f"@misc{{{entry['key']},\n")
         assert entry["bibtex"] in printed

@@ -128,7 +128,7 @@ def test_the_fitting_guide_names_what_every_law_decides(law):
         for rule in DECISIONS[law]
         for letter in rule.gives.values()
     }
-    assert told == ours
+    assert told == ours, f"correct the rows of {name} in docs/fitting.md, 'What each law decides'"
 
 
 def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
