@@ -25,7 +25,7 @@ class LossCompute:
 
     scale: Scalar = coefficient("scale of the compute term", symbol="alpha", dimension={"flops": "-exponent"})
     exponent: Scalar = coefficient("exponent of compute, negative", symbol="beta", sign="-")
-    irreducible: Scalar = coefficient("loss that no compute removes, nats per token", symbol="b")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="b")
 
     def __call__(self, design: Design) -> Any:
         return self.scale * design.flops**self.exponent + self.irreducible
