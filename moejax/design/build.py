@@ -241,7 +241,7 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
 def training_settings(built: Built, name: str, sequence_length: int) -> dict[str, Any]:
     """Return the settings of a training run of a built model, in the form of a config.
 
-    Batch size and learning rate are "auto", so that the trainer sets them by its law. Types, mesh and remat match the
+    Batch size and learning rate are "auto", so that the trainer chooses them. Types, mesh and remat match the
     cost assumptions of a design: bfloat16, with parameters split over all devices. The user must name the data.
     """
     tokens = built.whole_tokens(sequence_length)

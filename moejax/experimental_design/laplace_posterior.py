@@ -112,7 +112,7 @@ def laplace_posterior(
       noise: standard deviation of log loss between runs of one design with weight 1.
       shared: share of the noise variance that is common to the runs of a group.
       fixed: fixed coefficients.
-      candidate_weights: number of runs that each candidate counts as; default 1.
+      candidate_weights: number of runs that each candidate counts as; None for 1 each.
 
     Raises:
       UserError: the noise is not positive.

@@ -68,8 +68,8 @@ USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
 FACTOR, EDGE = 2.0, 0.1
 """Factor and standard deviation of the prior on the log losses of target designs.
 
-Log losses of target designs are expected in the range of the runs' log losses, extended on each side by the range's
-width plus the logarithm of the factor. Beyond the extended range, the prior is normal with this standard deviation.
+The prior expects log losses of target designs in an extended range of the runs' log losses. The range is extended on
+each side by its width plus the logarithm of the factor. Beyond it, the prior is normal with this standard deviation.
 """
 ASKED = 128
 """Maximum number of target designs that the prior evaluates, spread evenly over all target designs."""

@@ -140,14 +140,14 @@ def propose(
 
     Args:
       laws: law classes by name.
-      answers: functionals with positive values by law, in the same order for all laws.
+      answers: functionals with positive values, keyed by law, in the same order for all laws.
       around: laws, by name, to linearise at instead of a fit, for example if there are too few runs for a fit.
       noise: standard deviation of log loss; by default the smallest residual noise of the fits. The intraclass
         correlation is from the same fit.
       modes: True to plan for all modes of a law's posterior, not only for its best fit. This is always done for a law
         with more coefficients than runs.
       asked: designs whose losses are the answers, if any. The noise of modes may grow with the distance from these
-        designs; without them, with the ratio of the largest FLOPs to a run's FLOPs.
+        designs. Without ``asked``, it may grow with the ratio of the largest FLOPs to a run's FLOPs.
         options: options of ``fit_law``.
 
     Raises:

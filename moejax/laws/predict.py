@@ -144,7 +144,7 @@ class Ranged(Protocol):
 
     @property
     def fitted(self) -> Mapping[str, tuple[Any, Any]]:
-        """Return the smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+        """Return the smallest and largest value of each variable in the fitted data, keyed by its ``Design`` name."""
         ...
 
 

@@ -58,7 +58,7 @@ def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ..
 
     def reason(law: Law, loss: float, **quantities: float) -> str:
         least = float(frontier_of(law, **quantities).irreducible)
-        return f"under the fitted law the loss stays above {least:.4g} whatever the FLOPs" if loss <= least else ""
+        return f"under the fitted law the loss stays above {least:.4g} for any number of FLOPs" if loss <= least else ""
 
     return DecisionRule(
         ("loss", *given),
