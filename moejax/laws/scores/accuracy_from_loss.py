@@ -55,7 +55,7 @@ def _never(law: AccuracyFromLoss, accuracy: float) -> str:
     if worst < accuracy < best:
         least = float(law(design_from({"loss": 0.0}))["accuracy"])
         return f"under the fitted law the accuracy is {least:.4g} at a loss of 0, and a loss cannot be below 0"
-    return f"under the fitted law the accuracy is between {worst:.4g} and {best:.4g} at every loss"
+    return f"under the fitted law the accuracy stays between {worst:.4g} and {best:.4g} at every loss"
 
 
 REACH_ACCURACY = DecisionRule(

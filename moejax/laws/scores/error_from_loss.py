@@ -46,7 +46,7 @@ def loss_for_error(law: ErrorFromLoss, error: Scalar) -> Any:
 def _never(law: ErrorFromLoss, error: float) -> str:
     least, most = float(law.chance_error - law.gain_scale), float(law.chance_error)
     if error >= most:
-        return f"under the fitted law the error is below {most:.4g} at every loss"
+        return f"under the fitted law the error stays below {most:.4g} at every loss"
     return f"under the fitted law the error is {least:.4g} at a loss of 0, and a loss cannot be below 0"
 
 
