@@ -28,12 +28,12 @@ MULTIPLES = {
     "shared_hidden": 128,
     "dense_hidden": 128,
 }
-"""Multiples for the dimensions of large enough shapes: tiles of matrix units, experts per mesh axis."""
+"""Multiples for large enough dimensions; they fit the tiles of matrix units and experts per mesh axis."""
 HEADS_MULTIPLE = 8
 """Multiple for large enough numbers of heads, which tensor parallelism splits among devices."""
 HELD = 0.05
-"""Relative tolerance of an integer shape's measures for equality constraints and lower bounds. A dimension of the shape
-that is bounded itself stays within its bounds if these contain an integer."""
+"""Relative tolerance of an integer shape's measures for equality constraints and lower bounds. A directly bounded
+dimension of the shape stays within its bounds if they contain an integer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,10 @@ def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Can
 
 
 def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = False) -> Built | None:
-    """Return the best integer shape near an optimum of shapes, each trained as long as the constraints allow; None if
-    no shape satisfies them.
+    """Return the best integer shape near an optimum of shapes; None if no shape satisfies the constraints.
 
-    Shapes use hardware-friendly multiples (``integer_shape``) or, with ``exact``, the integers nearest to the optimum.
+    Every shape is trained on as many tokens as the constraints allow. Shapes use hardware-friendly multiples
+    (``integer_shape``) or, with ``exact``, the integers nearest to the optimum.
     """
     problem = optimum.problem
     assert isinstance(problem.space, Shapes), "only shapes are built"
@@ -132,9 +132,9 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
     """Return an architecture with the proportions of ``like`` and an integer shape, in hardware-friendly multiples.
 
     Large enough widths are multiples of ``MULTIPLES``. The number of key-value heads is a power of two. The number of
-    heads is a multiple of it and, if large enough, of ``HEADS_MULTIPLE``; the head width is unchanged. With ``exact``,
-    widths and heads are the integers nearest to the ratios of ``like``. The weight of a single expert is not
-    normalised, so that the router can be trained.
+    heads is a multiple of this power and, if large enough, of ``HEADS_MULTIPLE``; the head width is unchanged. With
+    ``exact``, widths and heads are the integers nearest to the ratios of ``like``. If a token has only one routed
+    expert, its weight is not normalised, so that the router can be trained.
     """
     wider = shape["model_dim"] / like.model_dim
     scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}
@@ -202,7 +202,7 @@ def _multiple(value: float, largest: int) -> int:
 
 
 def _tokens_within(problem: Problem, architecture: Architecture, constraint: Constraint) -> float:
-    """Return an architecture's maximum tokens under a constraint, since every measure is linear in tokens."""
+    """Return an architecture's maximum tokens under a constraint; every measure is linear in tokens."""
     one = 1e12
     none, some = (measured(problem, architecture, tokens).get(constraint.name, 0.0) for tokens in (0.0, one))
     slope = (some - none) / one
@@ -241,7 +241,7 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
 def training_settings(built: Built, name: str, sequence_length: int) -> dict[str, Any]:
     """Return the settings of a training run of a built model, in the form of a config.
 
-    Batch size and learning rate are "auto", so that the trainer sets them by its law. Types, mesh and remat match the
+    Batch size and learning rate are "auto", so that the trainer chooses them. Types, mesh and remat match the
     cost assumptions of a design: bfloat16, with parameters split over all devices. The user must name the data.
     """
     tokens = built.whole_tokens(sequence_length)
@@ -279,7 +279,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The training."""
+    """Return the config of the training run."""
     config = ConfigDict()
     config.name = "{settings["name"]}"
     config.seed = {settings["seed"]}

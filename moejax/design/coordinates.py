@@ -81,7 +81,7 @@ EXPANSION = Coordinate(
 )
 EXPERT_EXPANSION = Coordinate(
     name="expert_expansion",
-    meaning="routed experts per routed expert that serves a token",
+    meaning="routed experts / routed experts that serve a token",
     low=1.0,
     high=1e4,
     least=True,
@@ -106,7 +106,7 @@ SHARED_SHARE = Coordinate(
 )
 GRANULARITY = Coordinate(
     name="granularity",
-    meaning="twice the model's width / an expert's width",
+    meaning="2 · model width / expert width",
     low=1e-2,
     high=1e5,
     starts=(1.0, 20.0),
@@ -193,7 +193,9 @@ class Sizes:
 
 
 MODEL_DIM = Coordinate(name="model_dim", meaning="width of the residual stream", low=16.0, high=1e6, starts=(1e3, 1e4))
-NUM_LAYERS = Coordinate(name="num_layers", meaning="layers", low=1.0, high=1e4, least=True, starts=(16.0, 100.0))
+NUM_LAYERS = Coordinate(
+    name="num_layers", meaning="number of layers", low=1.0, high=1e4, least=True, starts=(16.0, 100.0)
+)
 NUM_EXPERTS = Coordinate(
     name="num_experts", meaning="routed experts of a layer", low=1.0, high=1e5, least=True, starts=(32.0, 256.0)
 )
@@ -218,9 +220,9 @@ class Shapes:
     exactly.
 
     The search chooses the model width and further quantities that the law reads (``inputs``). Quantities that the law
-    does not read are not optimised, because the cheapest value would win (such as one very wide layer). They keep their
-    ratio to the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and kind of attention
-    are unchanged.
+    does not read are not optimised, because the search would choose their cheapest value, such as one very wide layer.
+    They keep their ratio to the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and
+    kind of attention are unchanged.
     """
 
     like: Architecture

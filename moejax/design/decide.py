@@ -39,7 +39,7 @@ class Repeats:
     endless: Optimum | None
     """Optimum with unlimited unique tokens."""
     endless_epochs: float | None = None
-    """Passes over the unique tokens if they train the ``endless`` optimum; None if the loss is not the goal."""
+    """Epochs of the ``endless`` optimum if it is trained on ``unique_tokens``; None if the goal is not the loss."""
     endless_loss: float | None = None
     """Loss of this training run."""
 
@@ -181,7 +181,7 @@ def decide(
 
     Args:
       like: architecture that gives the proportions that the law does not read.
-      within: rise of the loss in nats that defines the flat region.
+      within: increase of the loss in nats that defines the flat region.
       exact: True to build the integers nearest to the optimum instead of hardware-friendly multiples.
       known: the law's published set of constants, or its fit, whose fitted ranges are checked.
       likely: laws drawn from a fit's uncertainty; the problem is solved under each law to compute intervals.
@@ -205,7 +205,7 @@ def decide(
         intervals={name: OPEN if name in open_ones else one for name, one in intervals.items()},
         level=level,
         by=by,
-        # Of the laws with ranges, only a fit has runs.
+        # Only a fit has runs; published constants have none.
         without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
     )
@@ -258,7 +258,7 @@ def _published(problem: Problem, known: Ranged | None) -> dict[str, Built]:
 
 
 def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
-    """Return the same problem among architectures.
+    """Return the problem with architectures as its search space.
 
     Raises:
       UserError: the model that gives the proportions is dense, but the law or a constraint requires experts.
@@ -312,7 +312,7 @@ def side_by_side(
 
 
 def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
-    """Return the largest extrapolation of optima beyond the fitted range of a published set or a fit, by variable."""
+    """Return, for each variable, the largest extrapolation of optima beyond the range of a published set or a fit."""
     farthest: dict[str, float] = {}
     for optimum in filter(None, optima):
         # A value at a bound of its range, such as no shared experts, is exact only up to rounding.
@@ -344,7 +344,7 @@ def design(
         ``FitResult``.
       hold: fixed values, such as ``{"expansion": 16}``.
       like: architecture that gives the proportions that the law does not read.
-      within: rise of the loss in nats per token that defines the flat region.
+      within: increase of the loss in nats per token that defines the flat region.
       level: coverage of the intervals, which are computed only for a fit.
       at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
 

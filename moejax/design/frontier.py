@@ -1,7 +1,7 @@
 """Compute optima over budgets, compared with two dense models, and over two coordinates (a landscape).
 
 One dense model is the best for the same budget. The other has the optimum's total parameters, all active, so the same
-FLOPs buy fewer tokens: at equal N and C, the MoE model has N / N_a times its tokens.
+FLOPs buy fewer tokens: at equal N and C, the MoE model has N / N_a times the tokens of this dense model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Point:
 
     budget: float
     best: Optimum | None
-    """Optimum; None if the law has none."""
+    """Optimum; None if the law has no optimum."""
     dense: Optimum | None
     """Best dense model; None if the law only describes dense models."""
     equal: EqualDense | None = None

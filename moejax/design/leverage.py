@@ -67,7 +67,7 @@ def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constrain
 
 
 def resampled(central: FamilyLeverage, laws: Law) -> list[float]:
-    """Return the leverage under every law of a stack, such as a bootstrap; NaN if undefined."""
+    """Return the leverage under every law of a stack, such as bootstrap laws; NaN if undefined."""
     best = under_laws(central.family, laws)
     budget = central.family.values["flops"]
     lanes = [i for i, one in enumerate(best) if one is not None]
@@ -93,7 +93,7 @@ Given = tuple[tuple[str, float], ...]
 
 
 def held_by(cls: type[FormulaLaw], given: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return the fixed values of a set of designs, by ``Design`` name.
+    """Return the fixed values of a set of designs, keyed by ``Design`` name.
 
     Raises:
       UserError: a value that the formula reads is missing, or a value that it does not read is given.

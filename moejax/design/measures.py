@@ -126,7 +126,7 @@ MEASURES: dict[str, Measure] = {
     "chip_hours": Measure("chip-hours of training", "chip-hours", chip_hours),
     "expansion": Measure("total / active parameters", "", _of_shape(lambda d: d.expansion)),
     "expert_expansion": Measure(
-        "routed experts per routed expert that serves a token", "", _of_shape(lambda d: d.expert_expansion)
+        "routed experts / routed experts that serve a token", "", _of_shape(lambda d: d.expert_expansion)
     ),
     "active_experts": Measure("experts that serve a token", "", _of_shape(lambda d: d.active_experts)),
     "routed_share": Measure("routed experts as a share of the experts that serve a token", "", _routed_share),
@@ -135,6 +135,6 @@ MEASURES: dict[str, Measure] = {
         "",
         _of_shape(lambda d: d.activation_ratio),
     ),
-    "granularity": Measure("twice the model's width / an expert's width", "", _of_shape(lambda d: d.granularity)),
+    "granularity": Measure("2 · model width / expert width", "", _of_shape(lambda d: d.granularity)),
 }
 """Measures by name. All of them are constant or linear in tokens."""

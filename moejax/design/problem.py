@@ -68,7 +68,7 @@ class Problem:
                 raise UserError(unknown(constraint.name, constraint.name, known))
             above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)
             if math.isnan(constraint.low) or not above:
-                raise UserError(f"No number above 0 satisfies {constraint}; give a bound above 0.")
+                raise UserError(f"No positive number satisfies {constraint}; give a positive bound.")
             least = next((c for c in program.coordinates if c.name == constraint.name and c.least), None)
             if least is not None and constraint.high < least.low:
                 raise UserError(
@@ -82,7 +82,7 @@ class Problem:
                     "bound."
                 )
         if self.goal != "loss" and self.goal not in MEASURES:
-            raise UserError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
+            raise UserError(unknown(f"objective {self.goal!r}", self.goal, ["loss", *MEASURES]))
         if self.goal != "loss" and not any(constraint.name == "loss" for constraint in self.constraints):
             raise UserError(
                 f"Minimising {self.goal} needs a bound on the loss; give the loss that the model must reach."
@@ -166,9 +166,9 @@ class Unbounded(UserError):
 def of_sizes(
     law: Law, constraints: Sequence[Constraint], *, active_params: ActiveParams | None = None, **options: Any
 ) -> Problem:
-    """Return the problem in the sizes that a law reads.
+    """Return the problem whose search space is the sizes that a law reads.
 
-    Constraints may be in the letters of the law's paper. ``active_params`` is the active-parameter convention
+    Constraints may use the letters of the law's paper. ``active_params`` is the active-parameter convention
     (``laws/active_params.py``) for a law that reads the number of experts; None for the default.
 
     For a law without repetition, a constraint on unique tokens becomes a constraint on tokens. For a law with

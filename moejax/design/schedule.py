@@ -1,7 +1,7 @@
-"""Find the schedule with the lowest loss at a horizon under a loss-curve law, by the law's gradient in the rates.
+"""Find the schedule with the lowest loss at a horizon under a loss-curve law, by gradient-based optimisation.
 
-After the warm-up the rate never rises. It is the peak times the exponential of minus a sum of squares at knots, so the
-problem has no constraints. Between knots the logarithm of the rate is linear.
+After the warm-up the rate never rises: it is peak · exp(-s), where s is a cumulative sum of squares, one per knot. This
+makes the problem unconstrained. Between knots the logarithm of the rate is linear.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def warmed_up(peak: float, warmup: int, after: Float[np.ndarray, " after"]) -> R
 
 
 def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
-    """Return cosine decay to 10 % of the peak, cosine decay to 0, and a constant rate with linear decay over the last
-    fifth."""
+    """Return three usual schedules: cosine decay to 10 % of the peak, cosine decay to 0, and a constant rate with
+    linear decay over the last fifth."""
     done = np.arange(1, steps - warmup + 1) / (steps - warmup)
     wave = 0.5 * (1 + np.cos(np.pi * done))
     falls = np.minimum(1.0, (1 - done) / 0.2)
@@ -74,7 +74,7 @@ def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
 
 
 def final_loss(law: Law, rates: jax.Array | np.ndarray) -> Number:
-    """Return the law's loss after the last update of a schedule; differentiable in law and rates."""
+    """Return a law's loss after the last update of a schedule, differentiable in law and rates."""
     return law(sums_at(rates))
 
 

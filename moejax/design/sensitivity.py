@@ -29,7 +29,7 @@ class Price:
     multiplier: float
     """Change of the goal per e-fold of the bound (per nat for a loss bound), from the multiplier."""
     resolved: float
-    """The same change, from solving again with a slightly larger and a slightly smaller bound."""
+    """This change, estimated by solving again with a slightly larger and a slightly smaller bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Flat:
     high: float
     best: float
     ends: tuple[bool, bool]
-    """True for ``low`` or ``high`` if it is a bound of the search or a constraint, not set by the rise of the loss."""
+    """For ``low`` and ``high``: True if a bound of the search or a constraint, not the loss, determines this end."""
 
     @property
     def is_wide(self) -> bool:
@@ -146,7 +146,7 @@ def undecided(optimum: Optimum, flat: Sequence[Flat]) -> tuple[str, ...]:
 
 
 def under_laws(optimum: Optimum, laws: Law) -> list[Optimum | None]:
-    """Return the optimum under every law of a stack, such as a bootstrap; None for a law without an optimum."""
+    """Return the optimum under every law of a stack, such as bootstrap laws; None for a law without an optimum."""
     count = len(jax.tree.leaves(laws)[0])
     each = [jax.tree.map(lambda leaf, i=i: float(leaf[i]), laws) for i in range(count)]
     return within_the_search(solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each]))

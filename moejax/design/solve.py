@@ -1,4 +1,4 @@
-"""Compile problems and solve many at once, by an augmented Lagrangian and Newton's method on the optimality conditions.
+"""Compile problems and solve many at once, with an augmented Lagrangian and Newton steps on the optimality conditions.
 
 The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Problems are solved in batches; each problem of a batch is a
 lane. Laws, weights and constraints are arguments, so one program serves many laws, budgets and goals.
@@ -30,7 +30,7 @@ GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp
 
 
 def output_of(law: Law) -> str:
-    """Return the law's output that is minimised or maximised by designs.
+    """Return the law's output that designs minimise or maximise.
 
     Raises:
       UserError: the law has no output of ``GOALS``.

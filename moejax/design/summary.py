@@ -50,7 +50,7 @@ def summary(name: str, decision: DesignResult) -> Result:
     if decision.undecided:
         warnings.append(
             f"The law does not determine {listed(decision.undecided)}: values that differ by more than a factor of ten "
-            f"have the same loss, because the rest adapts. The values below are the starting values of the search."
+            f"have the same loss, because the others adapt. The values below are the starting values of the search."
         )
     if built is not None and (far := built.prediction.extrapolated):
         warnings.append(f"The model to train is outside the law's fitted range: {', '.join(beyond_in_words(far))}.")
@@ -64,7 +64,7 @@ def summary(name: str, decision: DesignResult) -> Result:
         for key, one in decision.intervals.items()
     }
     return Result(
-        title=f"law: {name}; constraints: {constraints}; least {optimum.problem.goal_name}",
+        title=f"law: {name}; constraints: {constraints}; objective: {optimum.problem.goal_name}",
         warnings=warnings,
         tables=[_optimum(decision, notes), _prices(decision), *_repeats(decision), *_published(decision)],
         data={
@@ -116,7 +116,7 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
         if any(cells):
             rows.append([name, *cells, ends, interval.ends(written) if interval else ""])
     likely = f"{100 * decision.level:g}% interval, of sizes alone, by {decision.by}"
-    heads = ("", "to train", "its shape, not whole", "sizes alone", f"within {decision.within:g}", likely)
+    heads = ("", "to train", "unrounded shape", "sizes alone", f"within {decision.within:g}", likely)
     return Table("The optimum", [Column(head) for head in heads], rows, notes)
 
 
@@ -147,20 +147,20 @@ def _to_train(decision: DesignResult) -> list[str]:
         " --exact-shape builds the integers nearest to the optimum instead of hardware-friendly multiples."
     )
     return [
-        f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}. In {goal}, {cost}.{about}",
+        f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}. Effect on {goal}: {cost}.{about}",
         f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}; "
         f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter{activations}.",
-        f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
+        f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",
-        f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: in "
-        f"proportion to the width, or in number. Choose another architecture with {argument('like')}.",
+        f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: they "
+        f"keep its ratios to the width, or its values. Choose another architecture with {argument('like')}.",
     ]
 
 
 def _likeness(shape: Optimum) -> str:
-    """Return the name of the published model that gives the proportions, or "the architecture given"."""
+    """Return the name of the published model that gives the proportions, or "the given architecture"."""
     like = getattr(shape.problem.space, "like", None)
-    return next((name for name, model in CATALOGUE.items() if model.architecture == like), "the architecture given")
+    return next((name for name, model in CATALOGUE.items() if model.architecture == like), "the given architecture")
 
 
 def _cost(before: float, after: float, goal: str) -> str:
@@ -171,7 +171,7 @@ def _cost(before: float, after: float, goal: str) -> str:
 
 def _prices(decision: DesignResult) -> Table:
     goal = decision.optimum.problem.goal
-    unit = "d loss / d log bound" if goal == "loss" else f"d log {goal} / d log bound (of the loss: / nat)"
+    unit = "d loss / d log bound" if goal == "loss" else f"d log {goal} / d log bound (loss bound: per nat)"
     columns = (Column("constraint"), Column(unit, ".5f"), Column("by solving again", ".5f"))
     rows = [[str(price.constraint), price.multiplier, price.resolved] for price in decision.prices]
     return Table("Prices of the constraints", columns, rows)
@@ -184,7 +184,7 @@ def _repeats(decision: DesignResult) -> list[Table]:
     chosen = [c.name for c in problem.space.coordinates if c.name != "unique_tokens"]
     names = (*chosen, "epochs", *(() if problem.goal in ("loss", *chosen) else (problem.goal,)))
     unique = format(repeats.unique_tokens)
-    shown = {"this answer": decision.optimum.values}
+    shown = {"this design": decision.optimum.values}
     if repeats.once is not None:
         shown[f"no repetition: tokens <= {unique}"] = repeats.once.values
     if repeats.endless is not None:
@@ -192,7 +192,7 @@ def _repeats(decision: DesignResult) -> list[Table]:
         shown["unlimited unique tokens"] = endless
         if repeats.endless_loss is not None and repeats.endless_epochs is not None:
             here = {"epochs": repeats.endless_epochs, "loss": repeats.endless_loss}
-            shown[f"the same, with {unique} unique tokens"] = endless | here
+            shown[f"that design, {unique} unique tokens"] = endless | here
     rows = [[name, *(values[key] for key in (*names, "loss"))] for name, values in shown.items()]
     columns = (Column(""), *_columns(*names), Column("loss", ".4f"))
     notes = [] if repeats.once is not None else ["No design without repeated tokens satisfies these constraints."]
@@ -209,12 +209,12 @@ def _published(decision: DesignResult) -> list[Table]:
         [name, *(one.measures[key] for key in names), one.prediction.values[goal], "; ".join(one.broken)]
         for name, one in [("this design", decision.built), *others]
     ]
-    columns = (Column("model"), *_columns(*names), Column(goal, ".4f"), Column("does not keep", words=True))
+    columns = (Column("model"), *_columns(*names), Column(goal, ".4f"), Column("violates", words=True))
     return [Table("Published models under the same constraints", columns, rows)]
 
 
 def with_extrapolation(result: Result, designs: str, beyond: Mapping[str, float]) -> Result:
-    """Add a warning if ``designs`` are outside the fitted range; ``designs`` is the beginning of the sentence."""
+    """Add a warning if ``beyond`` has variables outside the fitted range; ``designs`` begins the sentence."""
     if not beyond:
         return result
     warning = f"{designs} outside the law's fitted range: {', '.join(beyond_in_words(beyond))}."
@@ -269,8 +269,7 @@ def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAss
 def laws_summary(
     optima: Mapping[str, Optimum | str], constraints: Sequence[Constraint], beyond: Mapping[str, Mapping[str, float]]
 ) -> Result:
-    """Summarise each law's optimum, or the reason for none, and the optimum's extrapolation ``beyond`` the fitted
-    range."""
+    """Summarise each law's optimum and its extrapolation ``beyond`` the fitted range, or the reason why it has none."""
     decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
     none = {name: one for name, one in optima.items() if isinstance(one, str)}
     table = Table(
@@ -331,7 +330,7 @@ def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
         }
         for p in points
     ]
-    tables = [Table(f"The best along {name}, {law}", columns, rows, notes)]
+    tables = [Table(f"Optima along {name}, {law}", columns, rows, notes)]
     return Result(tables=tables, data={"law": law, "along": name, "points": data})
 
 

@@ -28,7 +28,8 @@ DRAWN = 4096
 BEYOND = 0.25
 """Distance beyond a range, as a share of its width, up to which points are drawn before clipping to the range."""
 REACH = 4.0
-"""Largest ratio of a candidate's sizes to the table's runs; for ratios such as total / active, in both directions."""
+"""Maximum factor by which a candidate's sizes exceed the table's largest sizes. Ratios, such as total / active, may
+also be smaller than the table's by this factor."""
 SIZES = ("params_active", "params_total", "tokens", "flops")
 """Fields that are not smaller than in the table. Laws fail for smaller runs, and the criterion would prefer cheap runs.
 """
@@ -45,7 +46,7 @@ class Candidates:
     flops: Float[np.ndarray, " candidates"]
     """Training FLOPs of each candidate."""
     causal_flops: Float[np.ndarray, " candidates"]
-    """The same without the masked half of attention scores, the basis of MFU; ``flops`` for unknown architectures."""
+    """Training FLOPs without masked attention scores, the basis of MFU; ``flops`` if architectures are unknown."""
     architectures: tuple[Architecture, ...] = ()
     """Architecture of each candidate, if known."""
     labels: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ class Candidates:
 
 
 def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
-    """Return the rows of a table of candidate runs without results.
+    """Return the rows of a table as candidates, ignoring losses.
 
     Raises:
       UserError: the table has neither FLOPs, nor active parameters and tokens.

@@ -2,13 +2,13 @@
 
 Every run adds to a few sums (information for each law, disagreement of each pair of laws). The variance is a function
 of these sums. With one law, this is c-optimality (V-optimality for several answers). With several laws, each law in
-turn is assumed to be true. Its variance is added to the squared distances to the other laws' answers, weighted by these
-laws' posterior weights after the runs. The evidence against a law is its residual sum of squares after a refit, as in
-T-optimality. It is a minimum over linear functions of the numbers of runs, so it is concave.
+turn is assumed to be true. Its variance is added to the squared distances to the other laws' answers, weighted by the
+posterior weights of these laws after the runs. The evidence against a law is its residual sum of squares after a refit,
+as in T-optimality. This sum is a minimum over linear functions of the numbers of runs, so it is concave.
 
 The runs of a model share a random effect with ``ratio`` times the variance of the noise, an additional unknown per
 model. After its elimination (Woodbury), the sums are still concave in the numbers of runs: for products of x and y,
-sum(x·y) - luck · sum(x) · sum(y) over a model's m runs, with luck = ratio / (1 + m · ratio).
+sum(x·y) - v · sum(x) · sum(y) over a model's m runs, with v = ratio / (1 + m · ratio).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget
 def corner(slope: np.ndarray, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
     """Return the feasible numbers of runs that minimise the linearised share (``slope``).
 
-    This is a linear program with two constraints. At a given price of FLOPs, the best runs have the lowest slope plus
+    This is a linear program with two constraints. At a given price of FLOPs, the best runs minimise slope + price ·
     cost. Bisection finds the price at which they use the whole budget.
     """
 
@@ -171,7 +171,7 @@ def _within(counts: Counts, cost: np.ndarray, budget: RunBudget) -> Counts:
 
 
 def _allowed(counts: Counts, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
-    """Return a mask of the candidates of which one more run fits in the budget."""
+    """Return a mask of the candidates for which one more run fits into the budget."""
     room = counts @ cost + cost <= budget.flops * (1 + 1e-9)
     return room & (counts < budget.repeats) & (counts.sum() < budget.runs)
 

@@ -29,15 +29,15 @@ UNIDENTIFIED_SHARE = 0.5
 
 
 class Undefined(UserError):
-    """Error for a law that gives an answer that is not a positive number."""
+    """Error for an answer that is not a positive number under a law."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaplacePosterior:
     """A law linearised in its search coordinates around a point, with Gaussian noise in log loss.
 
-    ``free`` are the coordinates of ``FitObjective``, in which a coefficient with a fixed sign is a logarithm. The runs
-    of a group share a part of their noise. A model is an architecture of candidates; the table may have runs of it.
+    ``free`` are the coordinates of ``FitObjective``, in which a coefficient with a fixed sign is a logarithm. Runs of
+    a group share part of their noise. A model is an architecture of candidates; the table may already have runs of it.
     """
 
     weight: float
@@ -112,14 +112,14 @@ def laplace_posterior(
       noise: standard deviation of log loss between runs of one design with weight 1.
       shared: share of the noise variance that is common to the runs of a group.
       fixed: fixed coefficients.
-      candidate_weights: number of runs that each candidate counts as; default 1.
+      candidate_weights: number of runs that each candidate counts as; None for 1 each.
 
     Raises:
       UserError: the noise is not positive.
       Undefined: an answer is not a positive number under this law.
     """
     if not noise > 0:
-        raise UserError(f"The noise is {noise:g}, but must be above 0; give {argument('noise')}.")
+        raise UserError(f"The noise must be positive; got {noise:g}. Give {argument('noise')}.")
     fixed = dict(fixed or {})
     objective = FitObjective(type(law), Squared(), tuple(sorted(fixed)), output)
     data = data_of(objective, runs, fixed)
@@ -180,7 +180,7 @@ def models(
 ) -> tuple[Int[np.ndarray, " candidates"], Int[np.ndarray, " models"]]:
     """Return the model index of every candidate, and the group of each model's runs so far (-1 for a new model).
 
-    Like in a table of runs, designs that differ only in the length of training belong to one model.
+    As in a table of runs, designs that differ only in the length of training belong to one model.
     """
     told_apart_by = [name for name in known(candidates) if not varies_within_a_group(name)]
     both = [name for name in told_apart_by if value_of(runs.design, name) is not None]

@@ -5,7 +5,7 @@ modes. With a prior centred at the middle of a fit's starts, fewer runs suffice.
 posterior by Laplace's approximation. A plan accounts for all modes, and also values runs that distinguish modes
 (``criterion.py``).
 
-No law holds everywhere, and its misfit at small runs is not independent noise, so that many small runs would dominate.
+No law holds everywhere. The misfit at small runs is not independent noise, so many small runs would dominate a fit.
 If the runs support it, the noise therefore grows with the distance of a run from the target designs, and a plan prefers
 nearer runs. If a few runs are outliers, the noise has a Student's t distribution (``Noise``).
 """
@@ -36,7 +36,7 @@ DRAWN = 256
 FOLLOWED = 16
 """Number of best starts that are optimised."""
 LENGTHS = (64, 512)
-"""Padded numbers of rows for which programs are compiled, in addition to all rows."""
+"""Numbers of rows to which a request is padded, so that few programs are compiled; longer requests get all rows."""
 MOST = 3
 """Maximum number of modes to keep."""
 LEAST_SHARE = 0.01
@@ -68,8 +68,8 @@ USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
 FACTOR, EDGE = 2.0, 0.1
 """Factor and standard deviation of the prior on the log losses of target designs.
 
-These are expected in the range of the runs' log losses, extended on each side by the range's width plus the logarithm
-of the factor. Beyond the extended range, the prior is normal with this standard deviation.
+The prior expects log losses of target designs in an extended range of the runs' log losses. The range is extended on
+each side by its width plus the logarithm of the factor. Beyond it, the prior is normal with this standard deviation.
 """
 ASKED = 128
 """Maximum number of target designs that the prior evaluates, spread evenly over all target designs."""
@@ -101,7 +101,8 @@ class Noise:
         return root, np.where(near, np.sqrt((self.tails + 1) / self.tails), slope)
 
     def counts(self, off: np.ndarray) -> np.ndarray:
-        """Return the number of normal runs that each run counts as in level and precision, from its residual."""
+        """Return the effective number of normal runs of each run, from its residual, for the level and the
+        precision."""
         return (self.tails + 1) / (self.tails + off**2) if self.tails else np.ones_like(off)
 
     @property
@@ -116,7 +117,8 @@ class Noise:
 def distance(runs: Design, asked: Design) -> Float[np.ndarray, " runs"]:
     """Return the distance of each run from the nearest target design, in e-folds.
 
-    The distance is Euclidean in the logarithms of the positive fields that both have; 0 if there are no such fields.
+    The distance is Euclidean in the logarithms of the positive fields that both designs have; 0 if there are no such
+    fields.
     """
     mine, others = known(runs), known(asked)
     both = [name for name in mine if name in others and np.ndim(mine[name]) == 1]
@@ -285,7 +287,8 @@ class PosteriorModes:
     def _residuals(
         self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: Noise
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the residuals of the runs, of target losses and of the prior, and their derivatives."""
+        """Return the residuals of runs, target losses and prior, in this order, and the derivatives of all
+        residuals."""
         values, slopes = self.log_losses(points, np.concatenate([rows, self.asked]))
         runs, root = slice(len(rows)), self.roots(noise, rows)
         asked = values[:, len(rows) :]
@@ -332,7 +335,7 @@ class PosteriorModes:
         if not kept:
             raise UserError(
                 f"No fit of {self.objective.law.__name__} to {len(rows)} runs ends with finite losses and derivatives; "
-                f"check their sizes and losses."
+                f"check the runs' sizes and losses."
             )
         return kept
 
@@ -342,7 +345,7 @@ _End = tuple[np.ndarray, float, np.ndarray]
 
 
 def _shares(ends: Sequence[_End]) -> list[Mode]:
-    """Return the modes of the end points, the largest first."""
+    """Return the end points as modes with their shares of the posterior, the largest first."""
     logs = np.array([evidence for _, evidence, _ in ends])
     shares = np.exp(logs - logs.max())
     shares /= shares.sum()

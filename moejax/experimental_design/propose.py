@@ -77,7 +77,7 @@ class Proposal(Shown):
     inputs: tuple[str, ...] = ()
     """Inputs of the laws."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The table's column names, by moejax's names, where these differ."""
+    """Column names of the table, keyed by moejax's names, if the two differ."""
 
     def summary(self) -> Result:
         """Return the current uncertainty of the answers, the runs to train, and the expected uncertainty after them."""
@@ -140,14 +140,14 @@ def propose(
 
     Args:
       laws: law classes by name.
-      answers: functionals with positive values by law, in the same order for all laws.
+      answers: functionals with positive values, keyed by law, in the same order for all laws.
       around: laws, by name, to linearise at instead of a fit, for example if there are too few runs for a fit.
       noise: standard deviation of log loss; by default the smallest residual noise of the fits. The intraclass
         correlation is from the same fit.
       modes: True to plan for all modes of a law's posterior, not only for its best fit. This is always done for a law
         with more coefficients than runs.
       asked: designs whose losses are the answers, if any. The noise of modes may grow with the distance from these
-        designs; without them, with the ratio of the largest FLOPs to a run's FLOPs.
+        designs. Without ``asked``, it may grow with the ratio of the largest FLOPs to a run's FLOPs.
         options: options of ``fit_law``.
 
     Raises:
@@ -194,7 +194,8 @@ def propose(
     noise = scatter.noise if noise is None else noise
 
     def weighted(name: str) -> tuple[Runs, Any]:
-        """Return the weighted runs, and the candidates' weights; None if the noise is constant and normal."""
+        """Return the weighted runs, and the candidates' weights; these are None without noise that depends on
+        distance."""
         if name not in noises:
             return runs, None
         far = None if apart is None else noises[name].weights(apart[1] - apart[0].min())
@@ -323,7 +324,7 @@ def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict
     """Return the last run's recipe if the table has configs, else an automatic one.
 
     Args:
-      default: settings equal to this recipe's are omitted from the result.
+      default: a recipe; settings equal to its settings are omitted from the result.
     """
     if "config" not in read.frame.columns:
         length = sequence_length or 4096
@@ -346,10 +347,10 @@ def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
 def candidates_of(
     table: Path, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float, *, trust_units: bool = False
 ) -> Candidates:
-    """Return the rows of a table with at most ``most_flops`` as candidates; it is read as ``read_runs`` reads it.
+    """Return the rows of a table with at most ``most_flops`` as candidates; ``read_runs`` reads the table.
 
     Raises:
-      UserError: no row has so few FLOPs.
+      UserError: every row has more FLOPs.
     """
     # Candidates have no loss yet.
     columns = {name: of for name, of in mapping.items() if name in (*inputs, "flops")} | {"loss": "1"}
@@ -373,7 +374,7 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architectu
         # One dense model and one model of every kind of MoE suffice, because sizes are varied.
         return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
     name = customary_model(inputs)
-    say(f"Candidates have the proportions and the vocabulary of {name}; choose other ones ({argument('like')}).")
+    say(f"Candidates have the proportions and the vocabulary of {name}; choose others ({argument('like')}).")
     return [CATALOGUE[name].architecture]
 
 
@@ -428,7 +429,7 @@ def _models_of(read: ReadRuns) -> dict[Architecture, str]:
 
 
 def _column_names(read: ReadRuns) -> dict[str, str]:
-    """Return the table's column names, by moejax's names, where they differ and are identifiers."""
+    """Return the table's column names, keyed by moejax's names, if the two differ and the name is an identifier."""
     return {ours: theirs for ours, theirs in read.read_from.items() if theirs.isidentifier()}
 
 

@@ -57,7 +57,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The study."""
+    """Return the config of the study."""
     config = ConfigDict()
     config.name = "{name}"
     config.seed = 0
@@ -143,7 +143,7 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
         if noise.growth:
             times = float(noise.weights(np.log([10.0]))[0] ** -0.5)
             yield (
-                f"{name}: noise grows with the distance from the target, {times:.2g} times per factor of 10, so "
+                f"{name}: noise grows by a factor of {times:.2g} per factor of 10 in the distance from the target, so "
                 f"distant runs get less weight."
             )
     for name, fit in proposal.fits.items():
@@ -174,7 +174,7 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
     columns = (
         Column("law"),
         Column("share of posterior" if proposal.by_modes else "Akaike weight", ".2f"),
-        Column("present answer", format),
+        Column("current answer", format),
         Column("standard deviation" if proposal.by_modes else "standard error", spread),
     )
     rows = [

@@ -22,7 +22,7 @@ from moejax.run_table import DataFrame
 from moejax.say import say
 
 FITS = ("fit.json", "fit/fit.json")
-"""Fits of the working directory that the page opens on."""
+"""Fits in the working directory that the page shows by default, in order of preference."""
 PREDICTIONS = "predictions.csv"
 """Table of the fitted runs next to a fit, as ``moejax fit --out`` writes it."""
 
@@ -113,7 +113,7 @@ def find_available(source: str = "", law: str = "") -> Available:
 
 
 def default_fit() -> str:
-    """Return the fit in the working directory, if there is one; files that are no fit are skipped with a note."""
+    """Return the fit in the working directory, or an empty string; files that are not fits are skipped with a note."""
     for place in filter(is_file, map(Path, FITS)):
         try:
             load_of_runs(place)

@@ -1,12 +1,12 @@
-// The page of `moejax explore`. Above: PROGRAMS, designOf and variablesOf, compiled from Python, and the data.
+// Code of the `moejax explore` page. PROGRAMS, designOf, variablesOf (compiled from Python) and the data precede it.
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const { structure: STRUCTURE, values: NAMES, within: WITHIN } = DATA;
 const KNOBS = Object.fromEntries(DATA.knobs.map((knob) => [knob.name, knob]));
-const CELLS = 512, BISECTIONS = 60, HALVINGS = 45; // as moejax.laws.search and Python's practical ranges have them
-const MOVES = 1e-9; // nats below which a law does not read a knob
+const CELLS = 512, BISECTIONS = 60, HALVINGS = 45; // equal to those of moejax.laws.search and Python's practical ranges
+const MOVES = 1e-9; // nats; a law does not read a knob that changes the loss by less
 const DECADES = 3, POINTS = 81, BUDGETS = 41;
-const VALLEY = 0.35; // nats above the least that a chart along a knob shows
+const VALLEY = 0.35; // nats above its minimum that a chart along a knob shows
 const element = (id) => document.getElementById(id);
 
 // ---- the model: a law and the values of a design ----
@@ -23,7 +23,7 @@ const loss = (law, values) => answers(law, values)[0];
 const denseOf = (values) => ({ ...values, expansion: 1, expert_expansion: 1 });
 const design = (values) => Object.fromEntries(FIELDS.map((name, i) => [name, designOf(asArray(values))[i]]));
 
-/** Values after a slider has moved: FLOPs stay when the size moves, and follow when tokens do. */
+/** Return the values after a slider moved. A change of size keeps the FLOPs; a change of tokens changes them. */
 function moved(values, name, value) {
   return name === "tokens" ? { ...values, flops: 6 * values.params_active * value } : { ...values, [name]: value };
 }
@@ -31,7 +31,7 @@ function moved(values, name, value) {
 const scaled = (knob, value) => (knob.linear ? value : Math.log(value));
 const plain = (knob, z) => (knob.linear ? z : Math.exp(z));
 
-/** The best value of a knob with the others held, and its practical range, by bisection of the slope. */
+/** Return the best value of a knob with the others fixed, and its practical range, both by bisection. */
 function optimum(law, values, name, withRange = true) {
   const knob = KNOBS[name], index = STRUCTURE.indexOf(name);
   const [low, high] = knob.search.map((end) => scaled(knob, end));
@@ -71,7 +71,7 @@ function optimum(law, values, name, withRange = true) {
   return { best: value, least, low: from, high: to, endless, open: near(to, last) };
 }
 
-/** The range that holds a new run with the probability of the page, by a fit's covariance; null without one. */
+/** Return the prediction interval of a new run from a fit's covariance; null without a covariance. */
 function rangeOf(law, values) {
   const known = DATA.laws[law].uncertainty;
   if (!known || known.why_none) return null;
@@ -86,7 +86,7 @@ function rangeOf(law, values) {
   return Number.isFinite(reach) ? [middle * Math.exp(-reach), middle * Math.exp(reach)] : null;
 }
 
-/** Degrees of freedom of one contrast's variance: moejax.fit.uncertainty.uncertainty.satterthwaite, held to it by a test. */
+/** Return the degrees of freedom of a contrast's variance, like moejax.fit.uncertainty.uncertainty.satterthwaite (tested). */
 function satterthwaite(leverages, contrast) {
   const axes = contrast.length, dot = (a, b) => d3.sum(a, (one, i) => one * b[i]);
   const zeros = () => Array.from({ length: axes }, () => new Array(axes).fill(0));
@@ -134,7 +134,7 @@ function studentsT(degreesOfFreedom) {
   return reaches[i] + Math.min(Math.max(share, 0), 1) * (reaches[i + 1] - reaches[i]);
 }
 
-// ---- words and numbers ----
+// ---- formatting ----
 
 function size(value, digits = 3) {
   if (value === Infinity) return "no limit";
@@ -167,7 +167,7 @@ function command(law, values) {
   return ["moejax predict", one.command, ...read.map((n) => `--${n.replaceAll("_", "-")} ${+point[n].toPrecision(12)}`)].join(" ");
 }
 
-/** The command that builds the nearest model in whole numbers, and writes its config.py. */
+/** Return the command that builds the nearest model in whole numbers and writes its config.py. */
 function buildCommand(law, values) {
   const limit = (value) => +value.toPrecision(4);
   const sizes = `--params-active ${limit(values.params_active)} --params-total ${limit(design(values).params_total)}`;
@@ -177,7 +177,7 @@ function buildCommand(law, values) {
 const LEVERAGE = Object.keys(DATA.laws).find((key) => "efficiency_leverage" in DATA.laws[key].outputs);
 const LOSSES = Object.keys(DATA.laws).filter((key) => "loss" in DATA.laws[key].outputs);
 
-// ---- links: the part of the address after #, so that they work for a file ----
+// ---- links: the state follows # in the address, so links also work for local files ----
 
 function linkOf(now) {
   const like = now.model ? { ...START.values, ...sizesOf(now.model) } : START.values, query = new URLSearchParams();
@@ -199,7 +199,7 @@ function parseNumber(text) {
   return Number(match[1]) * { "": 1, K: 1e3, M: 1e6, B: 1e9, G: 1e9, T: 1e12 }[match[2].toUpperCase()];
 }
 
-/** The state of a link, and a sentence for every value that it refuses; the other values are kept. */
+/** Return the state of a link, and a sentence for every invalid value. The valid values are kept. */
 function ofLink(text) {
   const query = new URLSearchParams(text.replace(/^#/, "")), refused = [];
   let now = START;
@@ -243,7 +243,7 @@ function chart(id, title, options) {
   );
 }
 
-const MOST_RUNS = 2000; // drawn, evenly over the table
+const MOST_RUNS = 2000; // maximum number of drawn runs, evenly spaced in the table
 const SHOWN_RUNS = DATA.runs.filter((_, i) => i % Math.ceil(DATA.runs.length / MOST_RUNS) === 0);
 const runsNear = (column) => SHOWN_RUNS.filter((run) => run[column] !== undefined && (column === "flops" || Math.abs(run.flops / state.values.flops - 1) < 0.15));
 const runDots = (column) => Plot.dot(runsNear(column), { x: column, y: "loss", stroke: COLOR.ink, r: 3, title: (run) => `your run: ${run.loss}` });
@@ -306,7 +306,7 @@ function drawSizes(law, values, here) {
 
 function drawLeverage(values) {
   if (!LEVERAGE) return;
-  chart("leverage", "FLOPs of a dense model per FLOP of the MoE model, by Tian", {
+  chart("leverage", "FLOPs of a dense model per FLOP of the MoE model (Tian)", {
     x: scale("share of active experts", true, [0.01, 1]), y: scale("granularity", true, [1, 32]),
     marks: [
       Plot.contour({ x1: 0.01, x2: 1, y1: 1, y2: 32, fill: (x, y) => answers(LEVERAGE, { ...values, expert_expansion: 1 / x, granularity: y })[0],
@@ -330,7 +330,7 @@ function drawUnique(law, values, here) {
   });
 }
 
-// ---- everything that is seen ----
+// ---- rendering ----
 
 function table(id, head, rows) {
   const row = (cells, tag) => {
@@ -361,11 +361,11 @@ function show() {
   drawSizes(law, values, here);
   drawUnique(law, values, here);
   drawLeverage(values);
-  table("ranges", ["", "now", "best", `within ${WITHIN} nats of it`, "loss above the best, 0.001 nats"],
+  table("ranges", ["", "now", "best", `within ${WITHIN} nats of the best`, "loss above the best, in 0.001 nats"],
     read.map((name) => {
       const found = optima[name], higher = found.best > KNOBS[name].search[0] * 1.001;
-      const best = found.endless ? `no end: ${higher ? "higher" : "lower"} is better` : written(name, found.best);
-      const span = found.endless ? "–" : `${written(name, found.low)} – ${written(name, found.high)}${found.open ? " and on" : ""}`;
+      const best = found.endless ? `no optimum: ${higher ? "higher" : "lower"} is better` : written(name, found.best);
+      const span = found.endless ? "–" : `${written(name, found.low)} – ${written(name, found.high)}${found.open ? " or more" : ""}`;
       return { id: `range-${name}`, cells: [KNOBS[name].label, written(name, values[name]), best, span, (1e3 * (here - found.least)).toFixed(2)] };
     }));
   table("constants", ["symbol", "constant", "value", "meaning"],
@@ -404,13 +404,13 @@ function showHeadline(law, values, here, dense, point, optima) {
   const epochs = tokens / values.unique_tokens, repeats = element("repeats");
   repeats.hidden = epochs <= 1;
   repeats.textContent = `${short(epochs)} epochs of ${size(values.unique_tokens)} unique tokens. ` + (one.inputs.includes("unique_tokens")
-    ? `With unique tokens alone the loss would be ${loss(law, { ...values, unique_tokens: Infinity }).toFixed(4)}.`
+    ? `Without repeated tokens, the loss would be ${loss(law, { ...values, unique_tokens: Infinity }).toFixed(4)}.`
     : "This law counts a repeated token as a new one.");
   const facts = [["training tokens", size(tokens, 4)], ["training FLOPs", short(values.flops, 4)], ["total parameters", size(point.params_total, 4)]];
   if (program(law).effective) facts.push(["dense model of equal loss", size(program(law).effective(one.coefficients, asArray(values))[0], 4)]);
   facts.push(["weights in bfloat16", `${size(2 * point.params_total)}B`.replace("BB", " GB").replace("TB", " TB").replace("MB", " MB").replace("KB", " kB")]);
   facts.push(["forward FLOPs per token", short(2 * values.params_active)]);
-  if (LEVERAGE) facts.push(["leverage by Tian", short(answers(LEVERAGE, values)[0])]);
+  if (LEVERAGE) facts.push(["leverage (Tian)", short(answers(LEVERAGE, values)[0])]);
   element("facts").replaceChildren(...facts.map(([name, value]) => {
     const pair = document.createElement("div");
     pair.appendChild(document.createElement("dt")).textContent = name;
@@ -484,7 +484,7 @@ function showControls(read) {
 }
 
 let waiting = false;
-/** Show another state; of several changes between two frames, the last. */
+/** Change the state. Of several changes within one frame, only the last is drawn. */
 function change(next) {
   state = next;
   if (waiting) return;
@@ -515,9 +515,9 @@ const TOUR = [
   { law: "sparsity:abnar-2025", values: () => fromPreset("DeepSeek 671B / 37B", { expansion: 40, expert_expansion: 40 }),
     text: () => "3 of 5. Sparsity is the share of experts that a token does not use, 1 − 1/E. Under Abnar's law, sparser models reach a lower loss with the same active parameters. Move the slider E; the table below the charts shows whether an optimum exists." },
   { law: "granularity:krajewski-2024", values: () => fromPreset("DeepSeek 671B / 37B", { granularity: 8 }),
-    text: () => "4 of 5. Granularity splits each expert into smaller ones, of which a token uses more. Krajewski's law rewards it without end; hardware does not, because small experts multiply matrices slowly and routing costs more." },
+    text: () => "4 of 5. Granularity splits each expert into smaller ones, and a token uses more of them. Under Krajewski's law, finer experts are always better. On hardware they are not, because small matrices multiply slowly and routing costs more." },
   { law: CHAPTER, values: () => fromPreset("DeepSeek 671B / 37B", { expansion: 60, expert_expansion: 60 }),
-    text: (now) => `5 of 5. Serving pays for every stored parameter: with 60 times the active ones the weights take ${size(2 * design(now.values).params_total)}B in bfloat16, and the loss is ${(loss(CHAPTER, fromPreset("DeepSeek 671B / 37B")) - loss(now.law, now.values)).toFixed(3)} nats lower than in step 2. \`moejax design --memory\` finds the best model that fits.` },
+    text: (now) => `5 of 5. Serving needs memory for every stored parameter. With 60 times as many total as active parameters, the weights take ${size(2 * design(now.values).params_total)}B in bfloat16, and the loss is ${(loss(CHAPTER, fromPreset("DeepSeek 671B / 37B")) - loss(now.law, now.values)).toFixed(3)} nats lower than in step 2. \`moejax design --memory\` finds the best model that fits.` },
 ];
 
 function tour(next) {

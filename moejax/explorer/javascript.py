@@ -13,7 +13,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 from moejax.errors import UserError
 from moejax.float64 import float64
 
-NO_JAVASCRIPT = "The page cannot compute {}; ask the law with moejax predict instead."
+NO_JAVASCRIPT = "The page cannot compute {}; evaluate the law with moejax predict instead."
 
 INFIX = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "===", "ne": "!=="}
@@ -21,7 +21,7 @@ CALLS = {name: f"Math.{name}" for name in ("pow", "exp", "log", "log1p", "expm1"
 EXTREMES = {"max": "Math.max", "min": "Math.min"}
 UNARY = {"neg": "-", "not": "!", "is_finite": "Number.isFinite"}
 SAME = ("convert_element_type", "copy", "stop_gradient", "squeeze", "broadcast_in_dim", "reshape")
-"""Primitives that return a scalar unchanged."""
+"""Primitives that leave a scalar unchanged."""
 
 
 def javascript(function: Callable[..., Any], *arguments: Any) -> str:

@@ -35,7 +35,7 @@ class Knob:
     coordinate: Coordinate
     label: str
     letter: str
-    """Its symbol in the papers."""
+    """Symbol in the papers."""
     low: float
     high: float
     search: tuple[float, float] | None = None
@@ -102,7 +102,7 @@ PRESETS = {
 
 
 def design_of(values: Mapping[str, Any]) -> Design:
-    """Return the design for ``VALUES``, with tokens by 6 · N_act · D = C."""
+    """Return the design for ``VALUES``, with tokens from 6 · N_act · D = C."""
     active = values["params_active"]
     tokens = values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * active)
     design = Sizes(()).candidate({**values, "tokens": tokens}).design
@@ -117,9 +117,7 @@ def preset(name: str) -> dict[str, float]:
 
 
 def of_architecture(architecture: Architecture) -> dict[str, float]:
-    """Return the slider values of an architecture, embeddings included. A dense model has one expert, which is
-    active.
-    """
+    """Return the slider values of an architecture, including embeddings. A dense model counts as one active expert."""
     design = accounting.design_of(architecture, 1.0)
     dense = not design.num_experts
     return {

@@ -40,7 +40,7 @@ def page(available: Available) -> str:
     """Return the page as self-contained HTML.
 
     Raises:
-      UserError: the sliders do not provide the inputs of any law.
+      UserError: no given fit can be shown, because the sliders do not provide its inputs.
     """
     laws = {key: law for key, law in available.laws.items() if _is_asked(law)}
     if left_out := [law for key, law in available.laws.items() if key not in laws and law.fit is not None]:
@@ -92,7 +92,7 @@ def opens_on(available: Available) -> str:
     """
     losses = [key for key, law in available.laws.items() if _is_asked(law) and "loss" in law.law.outputs]
     if not losses:
-        raise UserError("No law here predicts a loss from the sliders' values; give another fit, or none.")
+        raise UserError("No available law predicts a loss from the sliders' values; give another fit, or none.")
     if available.law and available.law not in losses:
         raise UserError(f"{available.law} predicts no loss from the sliders' values; give another --law.")
     return available.law or (losses[0] if available.own else "effective_params:chapter-002")
@@ -131,9 +131,9 @@ def _answers(law: Law, values: Values) -> list[Any]:
 def _programs(laws: Mapping[str, AvailableLaw], names: list[str]) -> str:
     """Return the JavaScript of ``PROGRAMS``, ``designOf`` and ``variablesOf``, the functions that the page evaluates.
 
-    There is one program per law class; it takes coefficients and values. ``slopes`` are derivatives of the loss with
-    respect to the values of ``STRUCTURE``, by ``jax.grad``; ``pulls`` are derivatives of the log of a fit's prediction
-    with respect to its coefficients.
+    There is one program per law class; it takes coefficients and values. ``jax.grad`` gives the derivatives:
+    ``slopes`` of the loss with respect to the values of ``STRUCTURE``, and ``pulls`` of the log of a fit's prediction
+    with respect to the fit's coefficients.
     """
     programs = {}
     for law in laws.values():

@@ -1,7 +1,7 @@
 """Define scaling laws as pure functions, one law per file. Import a law from its file; ``LAWS`` finds it by name.
 
 A law's file ends with its ``ENTRIES``. To add a law, add one file and its name here; another package declares its
-``LawEntry`` as an entry point of ``moejax.laws``. The tables are filled at their first use.
+``LawEntry`` as an entry point of ``moejax.laws``. The mappings below are filled at their first use.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def _grouped_attention(a: Architecture) -> Number:
 
 
 def _latent_attention(a: Architecture) -> Number:
-    """Count DeepSeek-V2's attention: keys and values through a common latent, positions on one shared key head."""
+    """Count the matrix entries of DeepSeek-V2's latent attention, in which keys and values share one latent vector and
+    one key head for rotary positions serves all heads."""
     queries = a.num_heads * (a.head_dim + a.rope_head_dim)
     compressed = a.query_latent_dim * (a.model_dim + queries)
     down = a.model_dim * (a.kv_latent_dim + a.rope_head_dim)
@@ -116,8 +117,8 @@ class Params:
 
     @property
     def active(self) -> Number:
-        """Return the number of parameters without idle routed experts (``params_active``): embeddings, norms and router
-        count."""
+        """Return the number of parameters without idle routed experts (``params_active``). Embeddings, norms and router
+        are included."""
         return self.total - self.routed_experts_idle
 
     @property
@@ -142,8 +143,8 @@ class Flops:
 
     attention_projections: Number
     attention_scores: Number
-    """FLOPs of query-key and weight-value matmuls. A query meets all keys of the sequence; in a windowed layer, it
-    meets twice the average number of keys in its window."""
+    """FLOPs of query-key and weight-value matmuls. A query counts all keys of the sequence; in a windowed layer, it
+    counts twice the average number of keys in its window."""
     router: Number
     routed_experts: Number
     """FLOPs of the ``top_k`` experts that serve the token."""
@@ -182,7 +183,7 @@ class Flops:
 def params(architecture: Architecture) -> Params:
     """Count the parameters of an architecture by part, without multi-token prediction modules (see ``mtp_params``).
 
-    Laws and papers count this way: DeepSeek-V3's 671 billion exclude its module.
+    Laws and papers count this way: the 671 billion parameters of DeepSeek-V3 exclude its module.
     """
     a = architecture
     m = matrices(a)

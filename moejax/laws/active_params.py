@@ -1,4 +1,4 @@
-"""Define conventions for the active parameters of a model of N parameters at sparsity S.
+"""Define conventions for the active parameters of a model with N total parameters and sparsity S.
 
 Compute-optimal statements of Abnar et al. (2025) need N_a(N, S), which the paper does not give. The three conventions
 are frozen pytrees ``convention(params_total, sparsity) -> params_active`` with N_a = N at S = 0. ``DEFAULT`` is used by
@@ -87,13 +87,13 @@ ACTIVE_PARAMS = {
     "backbone_by_active": BackboneByActive(ratio=0.5),
     "backbone_by_total": BackboneByTotal(share=0.05),
 }
-"""Conventions by name; the paper leaves their values open, so these are examples."""
+"""Conventions by name. The paper gives no ``ratio`` or ``share``; these values are examples."""
 DEFAULT = "proportional"
 """Default convention."""
 
 
 def convention(name: str | None = None) -> Any:
-    """Return a convention by its name; ``DEFAULT`` for None.
+    """Return the convention with this name, or ``DEFAULT`` if ``name`` is None.
 
     Raises:
       UserError: there is no such convention.
@@ -105,7 +105,7 @@ def convention(name: str | None = None) -> Any:
 
 
 def sentence(taken: ActiveParams) -> str:
-    """Return the sentence that names the convention of an output."""
+    """Return a sentence that names a convention, for outputs that depend on it."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (
         f"Active parameters follow the convention {name} ({taken.meaning}). Abnar et al. give no convention; "

@@ -23,7 +23,7 @@ def everything(counts: Params) -> tuple[Number, Number]:
 
 
 def unembedding_active(counts: Params) -> tuple[Number, Number]:
-    """Count the unembedding as active, but not the embedding, which is a look-up."""
+    """Count the unembedding as active, but not the embedding, which is only a look-up."""
     return counts.total, counts.active - counts.embedding
 
 
@@ -232,7 +232,7 @@ CATALOGUE: dict[str, PublishedModel] = {
         params_active=36.7e9,
         counted=unembedding_active,
         source="DeepSeek-AI, DeepSeek-V3 repository, README_WEIGHTS.md (the main model; V3.1 has its shapes)",
-        note="Stated as 37 billion elsewhere. The multi-token-prediction module, 11.5 billion, is not in 671.",
+        note="Stated as 37 billion elsewhere. The 671 billion exclude the multi-token-prediction module, 11.5 billion.",
     ),
     "kimi-k2": PublishedModel(
         architecture=_DEEPSEEK_V3.replace(

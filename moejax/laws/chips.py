@@ -1,4 +1,4 @@
-"""List accelerators: peak compute, memory size and bandwidths of a chip as stated by its maker."""
+"""List accelerators with their peak compute, memory size and bandwidths, as the makers state them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Chip:
     """Clock of a matrix unit: the peak divided by 2 · 128 · 128 operations and the number of units; 0 if not
     entered."""
     fp8_flops_per_second: float = 0.0
-    """Peak of dense matrix products in float8; 0 for a chip without them, or if not entered."""
+    """Peak of dense matrix products in float8; 0 if not supported or not entered."""
     int8_flops_per_second: float = 0.0
-    """Peak of dense matrix products in int8; 0 for a chip without them, or if not entered."""
+    """Peak of dense matrix products in int8; 0 if not supported or not entered."""
     nvlink_bytes_per_second: float = 0.0
     """Bandwidth of a GPU into its NVLink switches, one way; 0 for chips of a torus."""
     nvlink_gpus: int = 0
@@ -122,7 +122,7 @@ CHIPS: dict[str, Chip] = {
         "NVIDIA H800 SXM",
         989.4e12,
         80e9,
-        "an H100 SXM but for NVLink and float64; no data sheet is public",
+        "an H100 SXM except for NVLink and float64; no data sheet is public",
         fp8_flops_per_second=1978.9e12,
         int8_flops_per_second=1978.9e12,
     ),
@@ -140,7 +140,7 @@ CHIPS: dict[str, Chip] = {
         network_bytes_per_second=50e9,
     ),
     "gb200": Chip(
-        "NVIDIA GB200, one GPU of it",
+        "NVIDIA GB200, one GPU",
         2500e12,
         186e9,
         f"{_NVIDIA} GB200 NVL72, over its 72 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}; {_IN_COPIES}",

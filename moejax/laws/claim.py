@@ -63,7 +63,7 @@ class Checked:
     """Result of ``check``. Slopes and curvatures are per e-fold of a variable (nats, if the objective is a loss)."""
 
     value: dict[str, float]
-    """Variables of the closed form, and the objective there under its name."""
+    """Variables of the closed form, and the objective's value there, keyed by ``objective_name``."""
     residual: float
     """Norm of the gradient along the constraint, in log variables; 0 if the claim is stationary."""
     curvature: float

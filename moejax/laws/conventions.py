@@ -43,8 +43,8 @@ def multi_head(architecture: Architecture) -> Architecture:
 
 
 def square(architecture: Architecture) -> Architecture:
-    """Return the architecture with one head as wide as the model: attention has 4·d² parameters, its scores 4·d·S
-    forward FLOPs."""
+    """Return the architecture with one head as wide as the model, so that attention has 4·d² parameters and its scores
+    take 4·d·S forward FLOPs."""
     one_head = {"num_heads": 1, "num_kv_heads": 1, "head_dim": architecture.model_dim, "value_head_dim": 0}
     return architecture.replace(**one_head, kv_latent_dim=0, num_mtp_layers=0)
 
@@ -83,7 +83,7 @@ def _tian_printed(architecture: Architecture, sequence_length: Number) -> Number
 
 PARAMS: dict[str, ParamsConvention] = {
     "exact": ParamsConvention(
-        "every parameter but those of multi-token prediction; idle routed experts are not active",
+        "all parameters except those of multi-token prediction; idle routed experts are not active",
         lambda a: params(a).total,
         lambda a: params(a).active,
     ),
@@ -93,17 +93,17 @@ PARAMS: dict[str, ParamsConvention] = {
         lambda a: params(a).active,
     ),
     "tian": ParamsConvention(
-        "Tian et al. 2025, Tables 1 and 3: all parameters but the vocabulary's",
+        "Tian et al. 2025, Tables 1 and 3: all parameters except those of the vocabulary",
         lambda a: params(a).total - params(a).vocabulary,
         lambda a: params(a).active - params(a).vocabulary,
     ),
     "zhao": ParamsConvention(
-        "Zhao et al. 2025, Eq. 2-3: (4·d_head·n_h + 3·d_expert·(SG + n_e))·d·l, and with G for SG + n_e",
+        "Zhao et al. 2025, Eq. 2-3: (4·d_head·n_h + 3·d_expert·(SG + n_e))·d·l; N_a has G instead of SG + n_e",
         lambda a: _blocks_total(matrices(multi_head(a))),
         lambda a: blocks(matrices(multi_head(a))),
     ),
     "resources": ParamsConvention(
-        "ICLR 2026 resource equation, Eq. 14-15: (4 + 3μ)·D_m²·L_e + (4 + 3α)·D_m²·L_d, and with β for μ",
+        "ICLR 2026 resource equation, Eq. 14-15: (4 + 3μ)·D_m²·L_e + (4 + 3α)·D_m²·L_d; N_a has β instead of μ",
         lambda a: _blocks_total(matrices(square(a))),
         lambda a: blocks(matrices(square(a))),
     ),
@@ -124,11 +124,11 @@ FLOPS: dict[str, FlopsConvention] = {
         lambda a, s: _abnar(a, s, router_flops_per_param=14),
     ),
     "abnar-eq9": FlopsConvention(
-        "Abnar et al. 2025, Eq. 9: the same without the router",
+        "Abnar et al. 2025, Eq. 9: as in App. C, but without the router",
         lambda a, s: _abnar(a, s, router_flops_per_param=0),
     ),
     "6-params-active": FlopsConvention(
-        "6·N_a, every active parameter counted, as Abnar et al. 2025, App. C compares with",
+        "6·N_a with all active parameters, the comparison in Abnar et al. 2025, App. C",
         lambda a, s: 6 * params(a).active,
     ),
     "tian": FlopsConvention(
@@ -136,7 +136,7 @@ FLOPS: dict[str, FlopsConvention] = {
         lambda a, s: 3 * _block_flops(flops_per_token(grouped_square(a), s)),
     ),
     "tian-printed": FlopsConvention(
-        "Tian et al. 2025, Eq. 10-12 as printed: 1 for 2 in attention, 4 for 6 in the shared expert, logits",
+        "Tian et al. 2025, Eq. 10-12 as printed: with 1 for 2 in attention, 4 for 6 in the shared expert, and logits",
         _tian_printed,
     ),
     "resources": FlopsConvention(

@@ -31,12 +31,12 @@ class DecisionRule:
     claim: Callable[..., Claim] | None = None
     """``claim(law, **given)``: the claim behind the results, if any."""
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Bounds of the search by name of the result; a result at a bound is no optimum of the law."""
+    """Bounds of the search, keyed by result name; a result at a bound is not an optimum of the law."""
     reason: Callable[..., str] | None = None
     """``reason(law, **given)``: why the law has no answer."""
 
     def why_none(self, law: Callable[[Design], Any], given: Mapping[str, float]) -> str:
-        """Return why a law has no answer for the given quantities, as the end of a sentence."""
+        """Return the reason why a law has no answer for the given quantities, as the end of a sentence."""
         said = self.reason(law, **{name: given[name] for name in self.given}) if self.reason is not None else ""
         return said or "the formula gives no finite value with these coefficients"
 
@@ -70,8 +70,8 @@ def optimum(
     Args:
       claim: ``claim(law, **given)``.
       ends: bounds of the search for some of the claim's variables.
-      gives: symbols by variable of the claim, and by ``loss`` to return the loss too; results have the prefix
-        ``optimal_``.
+      gives: symbols keyed by the claim's variables, and by ``loss`` to return the loss too. Names of results have the
+        prefix ``optimal_``.
     """
 
     def decide(law: Callable[[Design], Any], **quantities: float) -> dict[str, Any]:

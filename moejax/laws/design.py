@@ -1,4 +1,4 @@
-"""Define the common input of every law: a model and its training tokens, in terms that do not depend on a paper.
+"""Define the common input of every law: a model and its training tokens, with names that are independent of papers.
 
 The papers use the same letters for different quantities:
 
@@ -47,11 +47,11 @@ class Design:
     params_active: Quantity = None
     """Parameters that serve one token, including embeddings."""
     params_embedding: Quantity = None
-    """Parameters of embedding and unembedding, part of both counts above; None counts as 0."""
+    """Parameters of embedding and unembedding, included in both counts above; None counts as 0."""
     tokens: Quantity = None
     """Training tokens D."""
     unique_tokens: Quantity = None
-    """Number of different training tokens; beyond them tokens are repeated."""
+    """Number of different tokens in the training data; if ``tokens`` is larger, tokens are repeated."""
     flops: Quantity = None
     """Training FLOPs C, forward and backward."""
     num_experts: Quantity = None
@@ -64,7 +64,7 @@ class Design:
     model_dim: Quantity = None
     """Width of the residual stream."""
     num_layers: Quantity = None
-    """Layers."""
+    """Number of layers."""
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
     columns: Any = None
@@ -172,7 +172,7 @@ LETTERS: dict[str, dict[str, str]] = {
     "step_law": {"N": "params_total"},
     "width_depth": {"w": "model_dim", "d": "num_layers", "p": "params_active", "T": "tokens"},
 }
-"""Fields by the letters of a law's paper, by the law's name."""
+"""Fields by letter of the law's paper, keyed by law name."""
 SCALED_LETTERS = {("granularity", "G"): 0.5}
 """Factor from the paper's value to a Design's, by law and letter: Krajewski's G is 4·d_model / d_expert."""
 
@@ -218,7 +218,7 @@ POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
 """Plausible bounds by kind; toy models in pipeline tests have a few thousand parameters."""
 WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
-"""Fields that must be within ``POSSIBLE``; embeddings may be few, or none."""
+"""Fields that must be within ``POSSIBLE``; the number of embedding parameters may be small or 0."""
 THOUSAND = 3
 """Decades in a factor of 1,000; units of counts are powers of 1,000."""
 

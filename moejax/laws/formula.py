@@ -1,10 +1,10 @@
 """Parse equations into trees: those at the beginning of a law's docstring, and those that a user fits (``--form``).
 
 The docs render the equations of docstrings, and tests compare them with the code. The first paragraph consists of
-equations, joined by commas, ``with`` and ``and``, and ends with a full stop. The other paragraphs define each letter:
-the letter, ``is``, and in double backticks a field of ``Design``, an output of the law, or a product or quotient of
-these. Every product needs a sign, as in ``N^a·D^b`` or ``N^a*D^b``; adjacent letters do not form a product. Write
-column names that are not words in `backticks`, and numbers like 1e9 or 48M.
+equations, joined by commas, ``with`` and ``and``, and ends with a full stop. The other paragraphs define each letter
+with ``is`` and a name in double backticks: a field of ``Design``, an output of the law, or a product or quotient of
+these. Every product needs a sign, as in ``N^a·D^b`` or ``N^a*D^b``; adjacent letters do not form a product. Column
+names that are not words need `backticks`. Numbers may be written as 1e9 or 48M.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Formula:
     """Equations in one line, without the full stop."""
     equations: tuple[Equation, ...]
     letters: Mapping[str, str]
-    """Meaning of the letters: fields of ``Design`` or outputs of the law, or arithmetic on them."""
+    """Meaning of each letter: a field of ``Design``, an output of the law, or a product or quotient of these."""
     prose: str
     """Other paragraphs of the docstring."""
 
@@ -251,7 +251,9 @@ class Reader:
         while end < len(self.text):
             token = _TOKEN.match(self.text, end)
             if token is None:
-                raise self.fault(end + len(self.text[end:]) - len(self.text[end:].lstrip()), f"not part of {what}s")
+                raise self.fault(
+                    end + len(self.text[end:]) - len(self.text[end:].lstrip()), f"which is not allowed in {what}s"
+                )
             self.tokens.append(token[1])
             self.places.append(token.start(1))
             end = token.end()
@@ -279,8 +281,8 @@ class Reader:
     def fault(self, place: int, why: str) -> UserError:
         rest = self.text[place:]
         shown = ascii(rest[:30] + ("…" if len(rest) > 30 else "")) if not rest.isprintable() else f"'{rest[:30]}'"
-        what = f"{shown} at character {place + 1}" if rest else "nothing more"
-        return UserError(f"The {self.what} {self.text[:200]!r} has {what}, {why}.")
+        what = f"has {shown} at character {place + 1}," if rest else "ends"
+        return UserError(f"The {self.what} {self.text[:200]!r} {what} {why}.")
 
     def sum(self) -> Tree:
         terms = [self.first_term()]

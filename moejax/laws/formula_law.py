@@ -3,12 +3,12 @@
 ``loss = E + A/N^alpha + B/D^beta`` is a law with the coefficients E, A, alpha, B and beta that reads ``params_active``
 and ``tokens``. The properties of coefficients that the fitting engine needs are derived from the formula:
 
-- A coefficient is positive if it is an exponent with a minus or in a denominator (``N^-a``, ``1/N^a``), a factor of a
-  power law (``A/N^alpha``, ``k*N^a``) or a single term in a sum of power laws (``E``). Other coefficients may have any
-  sign, unless the user declares a sign.
-- The scale of a term has the inverse dimension of its columns. A coefficient next to columns in ``min(D, T)`` or ``(D +
-  T)^b`` has their dimension. A change of N's unit shifts a coefficient next to ``b*log(N)``. A column without such a
-  coefficient keeps its unit.
+- A coefficient is positive if it is a factor of a power law (``A/N^alpha``, ``k*N^a``), a single term in a sum of power
+  laws (``E``), or an exponent in ``N^-a`` or ``1/N^a``. Other coefficients may have any sign, unless the user declares
+  a sign.
+- The scale of a term has the inverse of the dimension of the term's columns. A coefficient such as T in ``min(D, T)``
+  or ``(D + T)^b`` has the dimension of D. A coefficient that is added to ``b*log(N)`` is shifted by a change of N's
+  unit. A column without such a coefficient keeps its unit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
 """Columns by letter, for letters that are not column names."""
-SIGNS = {"+": "above 0", "-": "below 0", "any": "of either sign"}
+SIGNS = {"+": "positive", "-": "negative", "any": "any sign"}
 MOST_PARTS = 2_000
 """Maximum size of a formula's tree after substituting its definitions."""
 
@@ -70,19 +70,19 @@ class ReadFormula:
     signs: tuple[tuple[str, Sign], ...]
     """Coefficients in order, with their signs."""
     budget: str = ""
-    """Formula for the cost of two columns, such as ``C = 6*N*D``, for decisions; empty if the law makes none."""
+    """Formula for a cost in terms of two columns, such as ``C = 6*N*D``; empty if the law makes no decisions."""
 
     @property
     def sentence(self) -> str:
         """Return a sentence about the columns and coefficients of the formula."""
         by_sign = {sign: [name for name, one in self.signs if one == sign] for sign in SIGNS}
-        said = "; ".join(f"{SIGNS[sign]}: {', '.join(ones)}" for sign, ones in by_sign.items() if ones)
+        said = "; ".join(f"{', '.join(ones)} ({SIGNS[sign]})" for sign, ones in by_sign.items() if ones)
         read = ", ".join(ours if name == ours else f"{name} ({ours})" for name, ours in self.columns)
-        return f"The formula reads the columns {read}, with the coefficients {said}."
+        return f"The formula reads the columns {read}. Its coefficients are {said}."
 
 
 class FormulaLaw:
-    """Base class of laws by formula."""
+    """Base class of laws that a formula defines."""
 
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[Mapping[str, str]]
@@ -108,8 +108,8 @@ def formula_law(
       text: formula, such as ``loss = E + A/N^alpha + B/D^beta``; definitions follow after a comma or ``with``.
       columns: column names in addition to the fields of a ``Design``, its ratios, ``loss`` and N, D, C, L.
       signs: signs of coefficients that differ from those suggested by the formula: ``"+"``, ``"-"`` or ``"any"``.
-      known: all column names of the formula with their names in a ``Design``; replaces the defaults and ``columns``.
-      budget: formula for the cost of two columns, such as ``C = 6*N*D``; the law then decides how to split the cost.
+      known: mapping from column names in the formula to names in a ``Design``; replaces the defaults and ``columns``.
+      budget: formula for a cost in terms of two columns, such as ``C = 6*N*D``; the law then splits a given cost.
 
     Raises:
       UserError: the text is not a formula, or cannot be fitted; the message gives the position or the name.
@@ -146,13 +146,13 @@ def formula_law(
 
 
 def assumed_signs(cls: type[FormulaLaw]) -> dict[str, Sign]:
-    """Return the coefficients whose sign the formula restricts, with that sign; exclude signs that the user changed."""
+    """Return the signs that the formula implies, keyed by coefficient, without signs that the user changed."""
     suggested = _Signs(dict(cls.formula.columns), _outputs(cls.formula.text).values()).signs
     return {name: sign for name, sign in cls.formula.signs if sign != "any" and suggested[name] == sign}
 
 
 def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
-    """Return a formula's law as plain data."""
+    """Return the law of a formula as plain data."""
     said = cls.formula
     return {"formula": said.text, "columns": dict(said.columns), "signs": dict(said.signs), "budget": said.budget}
 
@@ -161,7 +161,7 @@ def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
     """Return the law from plain data, the inverse of ``stored``.
 
     Raises:
-      UserError: the text is not a formula, or has other names.
+      UserError: the text is not a formula, or its names differ from the stored columns and coefficients.
     """
     made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"], budget=plain["budget"])
     if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs", "budget")}:
@@ -172,8 +172,8 @@ def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
 
 
 def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
-    """Return the targets of a formula with their trees, after substituting definitions; ``what`` names it in
-    messages."""
+    """Return the targets of a formula with their trees, after substituting definitions; messages call the text
+    ``what``."""
     equations = parse(text, what=what, arguments=False)
     sides: dict[str, Tree] = {}
     for equation in equations:
@@ -191,7 +191,7 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
     targets = {name: tree for name, tree in sides.items() if name not in used}
     if not targets:
         raise UserError(
-            f"The {what} {text!r} defines {next(iter(sides))} by itself; write the target only on the left."
+            f"The {what} {text!r} defines {next(iter(sides))} in terms of itself; write the target only on the left."
         )
     defined = {name: tree for name, tree in sides.items() if name in used}
     for _ in defined:
@@ -199,7 +199,7 @@ def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
         if sum(1 for tree in targets.values() for _ in nodes(tree)) > MOST_PARTS:
             raise UserError(f"The {what} {text[:200]!r} has more than {MOST_PARTS:,} parts; write a shorter one.")
     if round_about := [name for tree in targets.values() for name in names(tree) if name in defined]:
-        raise UserError(f"The {what} {text!r} defines {round_about[0]} by itself; remove the cycle.")
+        raise UserError(f"The {what} {text!r} defines {round_about[0]} in terms of itself; remove the cycle.")
     return targets
 
 
@@ -209,7 +209,7 @@ def _spent(
     """Return a budget and its two columns, each with its name in the formula and its name in a ``Design``.
 
     Raises:
-      UserError: the budget is not a new name that depends on two columns of the formula.
+      UserError: the budget does not define a new name in terms of two columns of the formula.
     """
     (name, tree), *more = _outputs(budget, "budget").items()
     spent = dict.fromkeys(names(tree))
@@ -429,16 +429,16 @@ class _Signs:
         falls = falls and not self.logarithms
         self.note_all(exponent, falls and not any(isinstance(one, Sum) for one in nodes(exponent)))
         for tree, _ in _factors(base):
-            # A base of a fitted power must be above 0.
+            # The base of a fitted power must be positive.
             self.note(tree.text, True) if isinstance(tree, Name) else self.sum(tree, inside)
 
 
 Exponent = tuple[str, ...] | None
-"""Names of coefficients and numbers, with or without a minus, whose sum is an exponent; None for other exponents."""
+"""Summands of an exponent: numbers and names of coefficients, optionally negated; None for other exponents."""
 
 
 class _Dimensions:
-    """Dimensions and shifts of a formula's coefficients that let them absorb changes of units."""
+    """Dimensions and shifts with which a formula's coefficients absorb changes of units."""
 
     def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
         self.read = read
@@ -451,13 +451,14 @@ class _Dimensions:
             self.settle(tree)
 
     def kind(self, name: str) -> str | None:
-        """Return the kind of unit of a column, or its own name; None if its unit never changes."""
+        """Return the kind of a column's unit: a key of ``KINDS``, or the column's name if it is not a ``Design`` field.
+        None means that the unit never changes."""
         ours = self.read[name]
         own = None if ours in FIELDS or ours in DERIVED else ours
         return next((kind for kind, names in KINDS.items() if ours in names), own)
 
     def scale(self, tree: Tree) -> None:
-        """Record one coefficient of each term as having the output's magnitude."""
+        """Record the coefficient of each term that has the output's magnitude."""
         for term in _terms(tree):
             factors = [*_factors(term)]
             bare = [
@@ -478,7 +479,8 @@ class _Dimensions:
                 self.carry(*self.powers(term))
 
     def shifted(self, term: Tree, bearer: str, subtracted: bool) -> bool:
-        """Record how a unit change shifts the coefficient next to ``b*log(N)``; return whether the term has that form.
+        """Record how a unit change shifts a coefficient that is added to ``b*log(N)``; return whether the term has this
+        form.
 
         Args:
           subtracted: whether the coefficient is subtracted, as in ``log(N) - m``.
@@ -505,8 +507,8 @@ class _Dimensions:
             self.dimensions[bearers[0][0]] = _borne(powers, bearers[0][1])
 
     def compared(self, powers: Mapping[str, Exponent], beside: list[list[tuple[str, bool]]]) -> bool:
-        """Assign the compared terms' dimension to a coefficient of each part; return whether all parts have that
-        dimension."""
+        """Assign the dimension of the columns to a coefficient of each other part; return whether all these parts have
+        it."""
         inverse = {kind: _negated(exponent) for kind, exponent in powers.items()}
         if None in powers.values() or not all(beside):
             return False
@@ -515,7 +517,7 @@ class _Dimensions:
         return all(self.dimensions.get(name) == _borne(inverse, below) for (name, below), *_ in beside)
 
     def powers(self, tree: Tree, exponent: Exponent = ("1",)) -> tuple[dict[str, Exponent], list[tuple[str, bool]]]:
-        """Return a term's unit exponents by kind, and the coefficients that can absorb them, with True if in a
+        """Return a term's unit exponents by kind, and the coefficients that can absorb them, each with a mark for a
         denominator."""
         powers: dict[str, Exponent] = {}
         bearers: list[tuple[str, bool]] = []
@@ -541,7 +543,7 @@ class _Dimensions:
         return powers, bearers
 
     def raised(self, base: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """Return the unit exponents of a power; an empty dict if the base has its own coefficient."""
+        """Return the unit exponents of a power; an empty dict if a coefficient in the base absorbs the units."""
         powers, bearers = self.powers(base, exponent)
         if isinstance(base, Name) or not self.powers(base)[1]:
             return powers if not bearers else {}
@@ -549,9 +551,10 @@ class _Dimensions:
         return {}
 
     def alike(self, several: tuple[Tree, ...], tree: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """Return the unit exponents of a sum or minimum if its parts share them and one part has no coefficient.
+        """Return the unit exponents of a sum, minimum or maximum if its parts share them and one part has no
+        coefficient.
 
-        A coefficient next to columns, such as T in ``min(D, T)``, has their dimension.
+        A coefficient such as T in ``min(D, T)`` gets the dimension of D.
         """
         plain = [self.powers(one) for one in several]
         columns = [powers for powers, _ in plain if powers]
@@ -584,8 +587,8 @@ class _Dimensions:
 
 
 def _borne(powers: Mapping[str, Exponent], below: bool) -> dict[str, tuple[str, ...]]:
-    """Return the dimension of a coefficient that absorbs a term's units: their inverse, unless it is in a
-    denominator."""
+    """Return the dimension of a coefficient that absorbs a term's units: the term's dimension in a denominator,
+    otherwise its inverse."""
     return {kind: (one if below else _negated(one)) or () for kind, one in powers.items() if one}
 
 

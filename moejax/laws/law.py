@@ -2,9 +2,9 @@
 the law's name, published constants, decisions and claims; each law's file ends with entries, which ``moejax.laws``
 collects.
 
-The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design), bootstrapped
-(``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic. It never branches on values
-or checks them; ``moejax.laws.predict`` does that. A call only checks that the required inputs are given.
+A law can be fitted (``jax.grad`` with respect to coefficients), optimised over (``jax.grad`` with respect to the
+design), bootstrapped (``jax.vmap`` over laws) and plotted. It is written for one point, in plain arithmetic, and never
+branches on values. A call only checks that the required inputs are given; ``moejax.laws.predict`` checks values.
 """
 
 from __future__ import annotations
@@ -77,19 +77,20 @@ def coefficient(
 
     Args:
       meaning: description with its unit.
-      symbol: its letter in the paper.
-      sign: the values it may take.
-      dimension: its dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A carries
-        ``params^alpha``, written ``{"params": "params_exponent"}``; keys are keys of ``design.KINDS``, exponents are
-        names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum.
-      shift: change of a coefficient next to a logarithm if the unit grows by one e-fold. In ``E^(delta + gamma·log
-        N)``, the shift of delta is ``{"params": "gamma"}``.
+      symbol: letter of the coefficient in the paper.
+      sign: sign that a fit may give the coefficient.
+      dimension: dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A has the dimension
+        ``params^alpha``, written ``{"params": "params_exponent"}``. Keys are keys of ``design.KINDS``. Exponents are
+        numbers or names of other coefficients, optionally negated; a tuple stands for the sum of its entries.
+      shift: amount added to this coefficient if the unit of an input inside a logarithm is multiplied by e. In
+        ``E^(delta + gamma·log N)``, the shift of delta is ``{"params": "gamma"}``.
       log_base: base of this logarithm.
-      is_scale: True if it is the scale of a term of the output; by default, True if it has a dimension.
-      is_exponent: True for an exponent that no dimension names.
-      output: the only output that depends on it; None if any may.
+      is_scale: True for the scale of a term of the output. The default is True for coefficients with a dimension.
+      is_exponent: True for an exponent that does not occur in any ``dimension``.
+      output: the only output that depends on this coefficient; None if several outputs may.
 
-    The fitting engine centres its inputs and transforms the coefficients back by dimensions and shifts (``in_units``).
+    The fitting engine centres the inputs of a law. It uses dimensions and shifts to transform the fitted coefficients
+    back to plain units (``in_units``).
     """
     return dataclasses.field(
         metadata={
@@ -109,7 +110,7 @@ def coefficient(
 def constant(
     meaning: str, *, symbol: str, default: float, dimension: Mapping[str, str | tuple[str, ...]] | None = None
 ) -> Any:
-    """Declare a field of a law that is chosen, not fitted. It has a dimension but is not a leaf of the pytree."""
+    """Declare a field of a law that is chosen, not fitted. It may have a dimension but is not a leaf of the pytree."""
     metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
     return dataclasses.field(
         default=default,
@@ -181,7 +182,7 @@ def is_power(exponent: str | tuple[str, ...]) -> bool:
 
 
 def _log(size: Scalar) -> Any:
-    """Return the logarithm, in float64 for a plain number, else in the array's precision."""
+    """Return the logarithm, in float64 for a plain number, otherwise in the array's precision."""
     return math.log(size) if isinstance(size, int | float) else jnp.log(size)
 
 
@@ -198,7 +199,7 @@ def in_units(law: Law, units: Mapping[str, Scalar]) -> Any:
 
     Args:
       law: a law for designs in plain counts.
-      units: size of the new unit by its kind, as in ``design.in_units``; other kinds keep their units.
+      units: sizes of the new units, keyed by kind as in ``design.in_units``; other kinds keep their units.
     """
     values = {f.name: getattr(law, f.name) for f in dataclasses.fields(law)}
 
@@ -243,11 +244,11 @@ class Published:
     data: str = ""
     """Data on which the loss was measured, as far as stated."""
     fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Smallest and largest value in the fitted data, by the variable's name in ``Design``."""
+    """Smallest and largest fitted value of each variable, keyed by its name in ``Design``."""
     dense: bool = False
     """True if the constants were fitted to dense models only and do not model the gain of experts."""
     remark: str = ""
-    """Remark to read before trusting a number."""
+    """Caveats of these constants."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +265,7 @@ class LawEntry:
     decides: tuple[DecisionRule, ...] = ()
     """Decisions of ``moejax fit --decide``."""
     claims: Mapping[str, Callable[[], Claim]] = field(default_factory=dict)
-    """Claims with published constants, by the function that makes them; ``moejax.laws`` collects them."""
+    """Functions that return claims with published constants, keyed by function name."""
     not_searched: str = ""
     """Reason why the fitting engine does not search for the coefficients, if they are determined otherwise."""
 

@@ -117,7 +117,8 @@ def _dense(a: Architecture) -> Number:
 
 
 def _mixture(a: Architecture) -> Number:
-    """Count values per token: for every active expert its input, output and the values of a dense feed-forward."""
+    """Count values per token: residual and its norm, router logits, each routed active expert's input, output, gate, up
+    and product, and each shared expert's gate, up and product."""
     experts = a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     shared = a.num_shared_experts * 3 * a.shared_width
     return 2 * a.model_dim + a.num_experts + experts + shared
@@ -129,9 +130,9 @@ class NamedActivation(NamedTuple):
     values: Number
     """Number of values that are kept."""
     flops: Number
-    """FLOPs that are not recomputed."""
+    """FLOPs that need no recomputation if the values are kept."""
     sums: Number = 0
-    """Values always kept in float32: attention's log-sum-exp of each query and head."""
+    """Number of values that are always kept in float32: the log-sum-exp of each query and head in attention."""
 
 
 def named_activations(architecture: Architecture, sequence_length: Number) -> dict[str, NamedActivation]:

@@ -1,6 +1,6 @@
-"""Query laws: names, checks, published constants, and predictions that report extrapolation.
+"""Look up laws and published constants, check designs, and make predictions that report extrapolation.
 
-Laws themselves are pure and check nothing.
+Laws themselves are pure functions without checks.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Ranged(Protocol):
 
     @property
     def fitted(self) -> Mapping[str, tuple[Any, Any]]:
-        """Return the smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+        """Return the smallest and largest value of each variable in the fitted data, keyed by its ``Design`` name."""
         ...
 
 
@@ -223,9 +223,9 @@ def check_design(design: Design) -> None:
             if not math.isfinite(value):
                 raise UserError(f"{name} is {value:g}; it must be a finite number.")
         elif not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
-            rule = "positive" if name in POSITIVE else "0 or more"
-            raise UserError(f"{name} is {value:g}; it must be a finite number, {rule}.")
-    _require_order(given, "params_active", "params_total", "active parameters are a part of all parameters")
+            rule = "positive" if name in POSITIVE else "at least 0"
+            raise UserError(f"{name} is {value:g}; it must be finite and {rule}.")
+    _require_order(given, "params_active", "params_total", "the total includes the active parameters")
     for count in ("params_active", "params_total"):
         _require_order(
             given, "params_embedding", count, "both counts include the embeddings and other parameters", equal=False
@@ -233,14 +233,14 @@ def check_design(design: Design) -> None:
     _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, must be in [0, 1)")
     if given.get("num_experts", 0) > 0 and given.get("top_k") == 0:
         raise UserError(
-            f"num_experts is {given['num_experts']:g} and top_k is 0, a sparsity of 1, outside [0, 1): at least one "
-            f"routed expert must serve a token. Raise top_k, or set num_experts to 0 for a dense model."
+            f"num_experts is {given['num_experts']:g} and top_k is 0, but at least one routed expert must serve a "
+            f"token. Raise top_k, or set num_experts to 0 for a dense model."
         )
 
 
 def check_scale(design: Design) -> None:
-    """Raise ``UserError`` if counts are implausible or FLOPs contradict sizes and tokens, like the check of run tables
-    (``moejax.fit.tables.units``)."""
+    """Raise ``UserError`` if counts are implausible or FLOPs contradict sizes and tokens. Run tables have the same
+    check (``moejax.fit.tables.units``)."""
     given = {name: float(value) for name in COUNTED if (value := getattr(design, name)) is not None}
     for name, value in given.items():
         kind = kind_of(name)
@@ -263,9 +263,7 @@ def check_scale(design: Design) -> None:
 def _without_number(law: Law, design: Design, endless: Mapping[str, float]) -> str:
     read = ", ".join(f"{name} {float(value_of(design, name)):g}" for name in law.inputs)
     said = ", ".join(f"{name} = {value}" for name, value in endless.items())
-    return (
-        f"{type(law).__name__} gives no finite value at {read}: {said}. Give sizes and counts that a model could have."
-    )
+    return f"{type(law).__name__} gives no finite value at {read}: {said}. Give plausible sizes and counts."
 
 
 def _require_order(given: Mapping[str, float], small: str, large: str, why: str, *, equal: bool = True) -> None:
@@ -291,8 +289,8 @@ ROUNDING = 1e-9
 
 
 def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:
-    """Return the law called ``text`` and its constants; if ``text`` names a paper and ``constants`` is None, the
-    paper's.
+    """Return the name of the law called ``text``, and the constants: by default those of the paper that ``text`` names,
+    if any.
 
     Raises:
       UserError: there is no such law.

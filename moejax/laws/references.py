@@ -1,6 +1,7 @@
 """List the laws' source documents with authors, titles and arXiv numbers, for citations.
 
-Laws and published constants name their documents in text, such as ``Zhao et al. 2025``; ``references_of`` parses it.
+Laws and published constants name their documents in text, such as ``Zhao et al. 2025``; ``references_of`` parses these
+names.
 """
 
 from __future__ import annotations

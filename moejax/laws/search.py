@@ -21,8 +21,9 @@ BISECTIONS = 60
 def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) -> Any:
     """Return the minimiser of ``function`` in ``[low, high]`` by a grid search, then bisection on ``jax.grad``.
 
-    The grid may miss valleys narrower than 1/512 of the interval. A minimum at a bound is the bound itself. Inside, the
-    result can be differentiated twice with respect to anything that the function closes over.
+    The grid may miss valleys narrower than 1/512 of the interval. If the minimum is at a bound, the result is exactly
+    this bound. Otherwise, the result can be differentiated twice with respect to anything that the function closes
+    over.
     """
     low, high = jnp.asarray(low, float), jnp.asarray(high, float)
     grid = low + (high - low) * jnp.linspace(0.0, 1.0, CELLS + 1)
@@ -67,7 +68,7 @@ FLAT = 1e-9
 PAID = 1e-6
 """Maximum relative difference between the cost of a split and the budget."""
 LONGEST = 1e-3
-"""Maximum Newton step in e-folds. The grid search ends closer to the optimum, except at a kink, which has no slope."""
+"""Maximum Newton step in e-folds. The grid search ends within this distance, except at a kink without a slope."""
 
 Function = Callable[[Law, Mapping[str, Any]], Any]
 """A function of a law and a mapping of the two numbers by name."""
@@ -126,7 +127,7 @@ def why_no_split(law: Law, objective: Function, cost: Function, budget: Scalar, 
         return f"no split of the budget is best: the law gives {float(finite.min()):.4g} for all of them"
     end = split.numbers(split.paid(OFFSETS[jnp.argmin(values)], middle))
     there = " and ".join(f"{name} = {float(number):.3g}" for name, number in end.items())
-    return f"no split of the budget is best: the law still falls where the search ends, at {there}"
+    return f"no split of the budget is best: the law still decreases at the end of the search range, at {there}"
 
 
 @dataclass(frozen=True)

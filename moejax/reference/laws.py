@@ -1,6 +1,6 @@
 """Write ``docs/laws/NAME.md``, a page for each law, from its docstring, coefficients and published constants.
 
-The formula comes from the docstring, errata and figures come from generated pages of two other commands, and the
+The formula comes from the law's docstring. Errata and figures come from pages that two other commands generate. The
 example prediction is computed.
 """
 
@@ -78,7 +78,7 @@ RELATED = {
     "step_law": "tian-2",
     "sparse_repeats": "data-constrained",
 }
-"""Related figures for laws without a figure that is drawn with their coefficients."""
+"""Related figures, for laws without a figure of their own coefficients."""
 
 FITTED_OTHERWISE = {
     "hyperparameters": "moejax fit runs.csv --recipe tian",
@@ -93,12 +93,12 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
     """Write every law's page, and return the pages' folder.
 
     Raises:
-      UserError: the page of errata or of figures does not exist in ``docs``.
+      UserError: the errata page or the figure page does not exist in ``docs``.
     """
     for name, command in ((ERRATA, "moejax reproduce --errata"), (GALLERY, "moejax plot --gallery")):
         if not (docs / name).exists():
             raise UserError(
-                f"The file {docs / name} does not exist, but the laws' pages quote it; write it with `{command}`."
+                f"The file {docs / name} does not exist, but the laws' pages need it; write it with `{command}`."
             )
     known, gallery = ((docs / name).read_text(encoding="utf-8") for name in (ERRATA, GALLERY))
     folder = docs / FOLDER
@@ -137,7 +137,7 @@ def _about(law: Any) -> str:
 
 
 def page(name: str, known: str, gallery: str) -> str:
-    """Return a law's page in Markdown; ``known`` and ``gallery`` are the texts of the pages of errata and figures."""
+    """Return a law's page in Markdown; ``known`` and ``gallery`` are the texts of the errata and figure pages."""
     law: Any = LAWS[name]
     said = formula(law)
     parts = [
@@ -192,7 +192,7 @@ def _symbols(name: str, law: Any, said: Formula) -> list[str]:
     for f in _lettered(law):
         role = ROLES.get(f.metadata.get("sign", ""), "chosen") if _fit(name, law) else "given"
         rows.append([_letter(f), f"`{f.name}`", f.metadata["meaning"], _dimension(law, f), role])
-    heads = ("symbol", "name", "what it is", "unit", "role")
+    heads = ("symbol", "name", "description", "unit", "role")
     read = listed([f"`{name}`" for name in law.inputs])
     return [
         markdown_table(Table("", [Column(head, words=True) for head in heads], rows), str),

@@ -27,7 +27,7 @@ MODULES = {"Architecture": "moejax.architecture", TRAINING: "moejax.train.traini
 KINDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
 MOST_NAMES = 10
 """Maximum number of settings in a group that is listed inline; larger groups have their own section."""
-COLUMNS = tuple(Column(heading, words=True) for heading in ("setting", "value", "default", "what it is"))
+COLUMNS = tuple(Column(heading, words=True) for heading in ("setting", "value", "default", "description"))
 HEAD = """\
 # Settings of a config file
 

@@ -87,7 +87,7 @@ def test_a_frontier_falls_with_the_budget(zhao):
     ("constraints", "goal", "says"),
     [
         ((Constraint(name="flop", high=1e24),), "loss", "did you mean flops"),
-        ((Constraint(name="flops", high=-1.0),), "loss", "give a bound above 0"),
+        ((Constraint(name="flops", high=-1.0),), "loss", "give a positive bound"),
         (
             (Constraint(name="tokens", low=2e12), Constraint(name="tokens", high=1e12)),
             "loss",

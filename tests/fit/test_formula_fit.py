@@ -38,7 +38,7 @@ def test_a_formula_of_any_target_and_column_is_fitted_saved_and_asked(tmp_path, 
         == 0
     )
     said = capsys.readouterr()
-    assert "columns lr, N (params_active), width, with the coefficients above 0: k, c; of either sign: a" in said.err
+    assert "columns lr, N (params_active), width. Its coefficients are k, c (positive); a (any sign)." in said.err
     assert LR in said.out
     assert "Errors on runs that were not fitted, units of lr" in said.out
     again = FitResult.load(f"{out}/fit.json")
@@ -134,7 +134,7 @@ def test_other_columns_travel_with_their_runs():
         (["--law", "chinchilla", "--positive", "a"], "signs can only be declared with --form"),
         (["--form", "lr = k*N^a", "--recipe", "zhao"], "--recipe and --form exclude each other"),
         (["--form", "lr = k*N^a", "--budget", ""], "--budget is empty"),
-        (["--form", "lr = k*N^"], "has nothing more, where a number, a name"),
+        (["--form", "lr = k*N^"], "ends where a number, a name"),
     ],
 )
 def test_options_that_contradict_each_other_are_a_sentence(tmp_path, capsys, options, words):
@@ -175,7 +175,7 @@ def test_a_coefficient_near_0_whose_sign_was_assumed_is_said_and_its_scale_is_no
     found = one.conf_int()
     assert 0 < found["low"]["c"] < found["value"]["c"] < FAR_FROM_0 * found["std_err"]["c"]
     (said,) = [words for words in one.warnings if "sign" in words]
-    assert said.startswith("The sign of c was assumed (above 0), so its interval cannot contain 0; it is ")
+    assert said.startswith("The sign of c was assumed (positive), so its interval cannot contain 0; it is ")
     assert "--either c tests whether it differs from 0" in said
     assert either.conf_int()["value"]["c"] == pytest.approx(found["value"]["c"], rel=1e-3)
     assert either.conf_int()["low"]["c"] < 0

@@ -59,7 +59,7 @@ def test_what_a_law_reads_and_was_not_given_is_asked_for_by_name():
         ({"params_total": 1e9, "params_active": 2e9}, "lower params_active or raise params_total"),
         ({"params_active": 1e9, "params_embedding": 2e9}, "both counts include the embeddings"),
         ({"num_experts": 8, "top_k": 9}, r"\[0, 1\)"),
-        ({"num_experts": 8, "top_k": 0}, r"sparsity of 1, outside \[0, 1\)"),
+        ({"num_experts": 8, "top_k": 0}, "at least one routed expert must serve a token"),
         ({"num_shared_experts": -1}, "num_shared_experts is -1"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_score_that_no_loss_above_0_gives_needs_no_loss():
     early = AccuracyFromLoss(best_accuracy=0.9, lost_accuracy=0.7, slope=2.0, middle_loss=0.3)
     for rule, law, wanted in ((REACH_ERROR, flat, {"error": 0.1}), (REACH_ACCURACY, early, {"accuracy": 0.85})):
         assert np.isnan(rule.decide(law, **wanted)["needed_loss"])
-        assert "at a loss of 0, and no loss is below that" in rule.why_none(law, wanted)
+        assert "at a loss of 0, and a loss cannot be below 0" in rule.why_none(law, wanted)
     assert "stays below 0.6" in REACH_ERROR.why_none(flat, {"error": 0.7})
 
 

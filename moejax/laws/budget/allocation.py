@@ -45,10 +45,10 @@ class Allocation:
 
 
 def implied_loss(law: Allocation) -> Chinchilla:
-    """Return a loss A·M^-alpha + B·D^-beta with the law's compute-optimal M, for alpha + beta = 1 and B = 1.
+    """Return a loss A·M^-alpha + B·D^-beta whose compute-optimal M is the law's, with alpha + beta = 1 and B = 1.
 
-    An allocation determines only beta/(alpha+beta) and the ratio of the scales; alpha + beta and the loss's level are
-    free. ``params_active`` of the result represents M.
+    An allocation determines only beta/(alpha+beta) and the ratio of the scales, so alpha + beta and the level of the
+    loss are arbitrary. ``params_active`` of the result represents M.
     """
     beta = law.model_exponent
     alpha = 1 - beta

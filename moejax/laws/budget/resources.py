@@ -1,5 +1,5 @@
-"""The resource equation of Li et al. (ICLR 2026): cost of an MoE model relative to a dense model of equal total
-size."""
+"""The resource equation of Li et al. (ICLR 2026): cost of an MoE model relative to a dense model with equal total
+parameters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Resources:
     with D_d = (zeta·N/(4 + 3·alpha))^(1/3), mu_2 = (2·(4 + 3·mu) - 4)/3 and beta_2 = (r_a·(4 + 3·mu_2) - 4)/3.
 
     Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12 to 27, for models whose layers
-    are all MoE layers. It compares an MoE model and a dense model of equal total parameters and equal compute, only by
-    counting. N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L
-    ``num_layers``. With the counts of Eqs. 6, 14 and 15 (no norms, router or embeddings) the rest is exact; with one
-    dense layer in 16, Eq. 18 is 5 % too low.
+    are all MoE layers. It compares an MoE model with a dense model of equal total parameters and equal compute; it only
+    counts and predicts no loss. N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m
+    ``model_dim``, L ``num_layers``. With the counts of Eqs. 6, 14 and 15 (no norms, router or embeddings) the other
+    equations are exact; with one dense layer in 16, Eq. 18 is 5 % too low.
 
-    r_a is ``activation_rate``, mu is ``total_ratio``, beta is ``active_ratio``; R_c is ``compute_ratio``,
-    M_MoE/M_dense, and T is ``token_multiplier``, D_MoE/D_dense; D_d is the width of the dense model. For a model with
-    twice the parameters at the same depth, width and r_a, mu_2 is ``total_ratio_doubled`` and beta_2 is
-    ``active_ratio_doubled``.
+    r_a is ``activation_rate``, mu is ``total_ratio``, beta is ``active_ratio``; R_c is ``compute_ratio``, the ratio of
+    FLOPs per token (M_MoE/M_dense), and T is ``token_multiplier``, the ratio of tokens (D_MoE/D_dense). D_d is the
+    width of the dense model. For a model with twice the parameters at the same depth, width and r_a, mu_2 is
+    ``total_ratio_doubled`` and beta_2 is ``active_ratio_doubled``.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "model_dim", "num_layers")
@@ -81,8 +81,8 @@ def _per_layer(ratio: Scalar) -> Any:
 def layer_params(model_dim: Scalar, num_layers: Scalar, ratio: Scalar) -> Any:
     """Return the parameters of layers with a feed-forward of ``ratio``·``model_dim``: (4 + 3·ratio)·D_m²·L.
 
-    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for an MoE layer and beta for its active part; add dense
-    and MoE layers.
+    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for an MoE layer and beta for its active part; add the
+    counts of dense and MoE layers.
     """
     return _per_layer(ratio) * model_dim**2 * num_layers
 
@@ -95,14 +95,14 @@ def activation_rate(active: Scalar, total: Scalar) -> Any:
 def active_ratio(rate: Scalar, total: Scalar) -> Any:
     """Return beta from r_a and mu (Eq. 27), the inverse of ``activation_rate``.
 
-    It is negative if r_a is below 4/(4 + 3·mu): attention's share of the parameters is then already larger.
+    It is negative if r_a is below 4/(4 + 3·mu), because attention alone has a larger share of the parameters.
     """
     return (rate * _per_layer(total) - _ATTENTION) / _FEED_FORWARD
 
 
 def attention_factor(ratio: Scalar, context: Scalar) -> Any:
     """Return kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), the FLOPs per token with attention scores, relative to
-    2·N."""
+    2·N. ``context`` is gamma, the sequence length divided by the width."""
     return 1 + 2 * context / _per_layer(ratio)
 
 

@@ -17,9 +17,9 @@ class StepLaw:
     of its peak.
 
     N is ``params_total_nonembedding`` and D is ``tokens``; eta is ``learning_rate``, the peak, and B is
-    ``batch_tokens``, both at minimum loss. For an MoE model, N counts all parameters: the best learning rates of the 16
-    released MoE sweeps are 1.2 times the law's with total parameters (scatter 1.4), and 0.4 times with active ones
-    (scatter 2).
+    ``batch_tokens``, both at minimum loss. For an MoE model, N counts all parameters. In the 16 released MoE sweeps,
+    the best learning rate is then 1.2 times the law's, with a scatter of a factor 1.4. With active parameters as N, it
+    would be 0.4 times the law's, with a scatter of a factor 2.
 
     Write any other product of powers as a formula, such as ``learning_rate = k*N^a*D^b*model_dim^c``.
     """
@@ -66,10 +66,10 @@ PUBLISHED = {
         data="best of sweeps of 1,911 released dense runs",
         fitted={"params_total_nonembedding": (214.7e6, 1.074e9), "tokens": (4e9, 100e9)},
         dense=True,
-        remark="The means of the 1,000 released resamples are 1.797, -.7129, .3075, .5807 and .5709; 90 % of them have "
-        "exponents in [-.764, -.664], [.277, .340] and [.539, .601]. The ranges cover the released sweeps. In the 17 "
-        "released dense sweeps with more than 20 runs, the best learning rate is 1.2 times the law's, with a "
-        "scatter of 1.25.",
+        remark="In the order of the coefficients, the means of the 1,000 released resamples are 1.797, -0.7129, "
+        "0.3075, 0.5807 and 0.5709; the 90 % intervals of the exponents are [-0.764, -0.664], [0.277, 0.340] and "
+        "[0.539, 0.601]. The ranges cover the released sweeps. In the 17 released dense sweeps with more than 20 runs, "
+        "the best learning rate is 1.2 times the law's, with a scatter of a factor 1.25.",
     ),
 }
 

@@ -14,11 +14,11 @@ from moejax.laws.law import LOSS, LawEntry, coefficient, law
 class Momentum:
     """L(t) = L_0 + A·S_1(t)^-alpha - B·sum_k (eta_(k-1) - eta_k)·(1 - exp(-n_k(t)/tau)).
 
-    Tissue et al., "Scaling Law with Learning Rate Annealing" (2024), Eq. 1, whose S_2 sums drops of the rate under a
-    momentum lambda: with lambda = exp(-1/tau) their C is B·(1 - lambda).
+    Tissue et al., "Scaling Law with Learning Rate Annealing" (2024), Eq. 1. The paper's S_2 sums rate drops with a
+    momentum lambda = exp(-1/tau), and its C is B·(1 - lambda).
 
-    S_1 is ``rate_sum``, eta_(k-1) - eta_k is ``drop`` and n_k is ``drop_steps``, the updates since it. L is in nats per
-    token. The paper sets lambda to about 0.999; here tau is fitted.
+    S_1 is ``rate_sum``, eta_(k-1) - eta_k is ``drop``, and n_k is ``drop_steps``, the number of updates since this
+    drop. L is in nats per token. The paper sets lambda to about 0.999; here tau is fitted.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_steps")
@@ -29,7 +29,7 @@ class Momentum:
     sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
     drop_scale: Scalar = coefficient("loss reduction per unit of rate drop", symbol="B", dimension={"drop": "-1"})
     memory_steps: Scalar = coefficient(
-        "updates after which 1/e of a drop's reduction is left",
+        "updates after which a drop has 1 - 1/e of its effect",
         symbol="tau",
         dimension={"drop_steps": "1"},
         is_scale=False,

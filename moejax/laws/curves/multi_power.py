@@ -16,12 +16,13 @@ class MultiPower:
 
     Luo et al., "A Multi-Power Law for Loss Curve Prediction Across Learning Rate Schedules" (2025), Eq. 1 to 3.
 
-    S_1 is ``rate_sum``, the sum of learning rates until step t, warm-up included; the sum over k is over the updates
-    after the warm-up, where eta_(k-1) - eta_k is ``drop``, the decrease of the rate at the k-th, eta_k is ``drop_rate``
-    and S_k is ``drop_sum``, the sum of rates from the k-th on. L is in nats per token.
+    S_1 is ``rate_sum``, the sum of learning rates until step t, including the warm-up. The sum over k includes all
+    updates; a rise of the rate, as in the warm-up, is a negative drop. eta_(k-1) - eta_k is ``drop``, the decrease of
+    the rate at update k; eta_k is ``drop_rate``, and S_k is ``drop_sum``, the sum of rates from update k on. L is in
+    nats per token.
 
-    A lower rate reduces the loss at once and slows further progress. The first term is the loss of a constant rate.
-    Each drop of the rate then reduces the loss by up to B times the drop, faster if the rate after it is lower.
+    The first two terms are the loss of a constant rate. Each drop of the rate then reduces the loss by up to B times
+    the drop; the reduction is faster if the new rate is lower. However, a lower rate slows further progress.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_rate", "drop_sum")
@@ -32,13 +33,13 @@ class MultiPower:
     sum_exponent: Scalar = coefficient("exponent of the sum of rates", symbol="alpha")
     drop_scale: Scalar = coefficient("loss reduction per unit of rate drop", symbol="B", dimension={"drop": "-1"})
     drop_speed: Scalar = coefficient(
-        "speed of this reduction",
+        "speed of the reduction after a drop",
         symbol="C",
         dimension={"drop_sum": "-1", "drop_rate": "rate_exponent"},
         is_scale=False,
     )
-    drop_exponent: Scalar = coefficient("exponent of the part of the reduction that is left", symbol="beta")
-    rate_exponent: Scalar = coefficient("exponent of the rate after a drop", symbol="gamma")
+    drop_exponent: Scalar = coefficient("exponent of the remaining reduction after a drop", symbol="beta")
+    rate_exponent: Scalar = coefficient("exponent with which a lower rate speeds up the reduction", symbol="gamma")
 
     def __call__(self, design: Design) -> Any:
         read = design.columns

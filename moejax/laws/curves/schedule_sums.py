@@ -1,16 +1,16 @@
 """Compute schedule features for loss-curve laws: the sum of rates, and each drop of the rate with the rates after it.
 
-A schedule is an array of learning rates; ``rates[i]`` belongs to the update from step i to step i + 1. A law reads
-these columns of a ``Design`` after a number of updates:
+A schedule is an array of learning rates; ``rates[i]`` belongs to the update from step i to step i + 1. A ``Design`` has
+these columns after a number of updates:
 
-- ``rate_sum``: the sum of the rates so far, including the warm-up; also ``peak_rate`` and ``updates``, the highest
-  rate so far and the number of updates, which no law reads;
+- ``rate_sum``: sum of the rates so far, including the warm-up;
+- ``peak_rate``, ``updates``: highest rate so far and number of updates, which no law reads;
 - ``drop``: decrease of the rate at each update, rates[i-1] - rates[i]; negative for a rise, as in the warm-up;
-- ``drop_rate``: the rate after the drop; ``drop_sum``: the sum of rates from there on; ``drop_steps``: number of
-  updates since the drop, inclusive.
+- ``drop_rate``: rate after the drop; ``drop_sum``: sum of rates from this update on; ``drop_steps``: number of updates
+  since the drop, inclusive.
 
-``sums_at`` has an entry for every update, in JAX, and is differentiable in the rates. ``sums_of_curve``
-approximates the same at many steps with few entries.
+``sums_at`` returns an entry for every update; it runs in JAX and is differentiable in the rates. ``sums_of_curve``
+approximates these columns at many steps with few entries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BINS = 16
 
 
 def sums_at(rates: jax.Array | np.ndarray) -> Design:
-    """Return the columns that laws of curves read after the updates.
+    """Return the columns that loss-curve laws read after all updates.
 
     Args:
       rates: Float (updates).
@@ -55,9 +55,9 @@ def sums_at(rates: jax.Array | np.ndarray) -> Design:
 def sums_of_curve(rates: ArrayLike, steps: ArrayLike, bins: int = BINS) -> Points:
     """Return the columns after each of several numbers of updates, with drops and rises binned into ``bins`` ages.
 
-    The drops of a bin are represented by two equal drops, one standard deviation of ``drop_sum`` below and above its
-    mean; other values follow their regression on it. The width of a bin is proportional to its age. Sums of functions
-    that are smooth within a bin are exact to third order.
+    Two equal drops represent the drops of a bin: one standard deviation of ``drop_sum`` below and above its mean. Other
+    columns follow from their regression on ``drop_sum``. The width of a bin is proportional to its age. Sums of
+    functions that are smooth within a bin are exact to third order.
 
     Args:
       rates: Float (updates).

@@ -28,7 +28,7 @@ class Chinchilla:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="E")
     params_scale: Scalar = coefficient(
         "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
     )
@@ -58,7 +58,7 @@ PUBLISHED = {
         data="MassiveText, one epoch",
         fitted={"params_active": (70e6, 16e9), "tokens": (5e9, 500e9)},
         dense=True,
-        remark="The fit had not converged; besiroglu-2024 is the same data fitted to the end.",
+        remark="The fit had not converged; besiroglu-2024 is a converged fit to the same data.",
     ),
     "besiroglu-2024": Published(
         law=Chinchilla(
@@ -82,7 +82,7 @@ PUBLISHED = {
             tokens_scale=2143.417,
             tokens_exponent=0.367172,
         ),
-        source="the minimum of besiroglu-2024's objective on its data, to more digits than printed there",
+        source="minimum of besiroglu-2024's objective on its data, with more digits than in that paper",
         provenance="verified",
         data="MassiveText, one epoch",
         fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
@@ -118,7 +118,7 @@ def optimal_split(law: Chinchilla, flops: Scalar) -> dict[str, Any]:
 
 
 def optimal_params(law: Chinchilla, tokens: Scalar) -> Any:
-    """Return the ``params_active`` that ``optimal_split`` pairs with these tokens; logarithms avoid overflow."""
+    """Return the ``params_active`` that ``optimal_split`` gives together with these tokens, without overflow."""
     ratio = law.params_exponent * law.params_scale / (law.tokens_exponent * law.tokens_scale)
     return jnp.exp((jnp.log(ratio) + law.tokens_exponent * jnp.log(tokens)) / law.params_exponent)
 

@@ -19,29 +19,27 @@ class DataConstrained:
 
     Muennighoff et al., "Scaling Data-Constrained Language Models" (2023), with U_N as in the code released with it.
 
-    N is ``params_active`` (for a dense model, all parameters) and D is ``tokens``, of which U_D is
-    ``unique_tokens_seen``, so that ``epochs`` are R_D + 1. M is the compute-optimal size for U_D different tokens under
-    Hoffmann's law; a larger model has R_N excess parameters. r_D and r_N are R_D* and R_N* there. L is in nats per
-    token.
+    N is ``params_active`` (for a dense model, all parameters) and D is ``tokens``. U_D is ``unique_tokens_seen``, the
+    number of different tokens among D, so R_D + 1 is the number of epochs. M is the compute-optimal size for U_D tokens
+    under Hoffmann's law; a larger model has R_N·U_N excess parameters. The paper writes R_D* and R_N* for r_D and r_N.
+    L is in nats per token.
 
-    Without repeated tokens and with N at most M, this is Chinchilla's law (``unrepeated``). There the first repetition
-    of a token is worth a new one.
+    Without repeated tokens and with N at most M, this is Chinchilla's law (``unrepeated``). The first repetitions are
+    worth nearly as much as new tokens.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "unique_tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="E")
     params_scale: Scalar = coefficient(
         "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
     )
     params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
-    params_decay: Scalar = coefficient(
-        "excess after which one more parameter is worth 1/e of an early one", symbol="r_N"
-    )
+    params_decay: Scalar = coefficient("R_N at which a parameter is worth 1/e of one at R_N = 0", symbol="r_N")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
-    tokens_decay: Scalar = coefficient("repeats after which one more is worth 1/e of a new token", symbol="r_D")
+    tokens_decay: Scalar = coefficient("R_D at which a token is worth 1/e of a new token", symbol="r_D")
 
     @property
     def unrepeated(self) -> Chinchilla:
@@ -62,7 +60,7 @@ class DataConstrained:
 
 
 def _worth(first: Scalar, all_of_them: Scalar, decay: Scalar) -> Any:
-    """Return the number of unrepeated units that are worth as much as all units; the value of repetitions decays
+    """Return the number of new units that are worth as much as all units; the value of repetitions decays
     exponentially."""
     return first * (1 - decay * jnp.expm1((1 - all_of_them / first) / decay))
 
@@ -89,8 +87,8 @@ PUBLISHED = {
         },
         dense=True,
         remark="The fit's objective on the 182 released losses equals the printed one. The losses hardly determine the "
-        "decays: r_D = 95 with r_N = 1.7 fits slightly better. The median error is 7.3 %: use the law to compare "
-        "designs, as its authors say, not to predict losses.",
+        "decays: r_D = 95 with r_N = 1.7 fits slightly better. The median error is 7.3 %: as the authors "
+        "advise, use the law to compare designs, not to predict losses.",
     ),
 }
 

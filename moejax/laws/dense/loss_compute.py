@@ -25,7 +25,7 @@ class LossCompute:
 
     scale: Scalar = coefficient("scale of the compute term", symbol="alpha", dimension={"flops": "-exponent"})
     exponent: Scalar = coefficient("exponent of compute, negative", symbol="beta", sign="-")
-    irreducible: Scalar = coefficient("loss that no compute removes, nats per token", symbol="b")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="b")
 
     def __call__(self, design: Design) -> Any:
         return self.scale * design.flops**self.exponent + self.irreducible
@@ -58,7 +58,7 @@ def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ..
 
     def reason(law: Law, loss: float, **quantities: float) -> str:
         least = float(frontier_of(law, **quantities).irreducible)
-        return f"under the fitted law the loss stays above {least:.4g} whatever the FLOPs" if loss <= least else ""
+        return f"under the fitted law the loss stays above {least:.4g} for any number of FLOPs" if loss <= least else ""
 
     return DecisionRule(
         ("loss", *given),

@@ -21,14 +21,14 @@ class OverTraining:
 
     N is ``params_active`` (for a dense model, all parameters, embeddings included), D is ``tokens``, L is in nats per
     token. M is the tokens per parameter, and C the training FLOPs. The loss above E falls with the same power of C at
-    every M, so that over-training multiplies it by a factor independent of C. It is Chinchilla's law with alpha = beta
-    = 2·eta (``untied``), and has one coefficient fewer.
+    every M, so over-training multiplies it by a factor independent of C. This is Chinchilla's law with alpha = beta =
+    2·eta (``untied``), so it has one coefficient fewer.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="E")
     over_scale: Scalar = coefficient(
         "scale of the term that grows with tokens per parameter",
         symbol="a",
@@ -58,7 +58,7 @@ class OverTraining:
 
 
 def best_tokens_per_param(law: OverTraining) -> Any:
-    """Return the tokens per parameter with minimum loss, the same at every budget: (b/a)^(1/(2·eta))."""
+    """Return the tokens per parameter with minimum loss, (b/a)^(1/(2·eta)), which do not depend on the budget."""
     return (law.under_scale / law.over_scale) ** (1 / (2 * law.flops_exponent))
 
 
@@ -96,17 +96,17 @@ PUBLISHED = {
     "gadre-2024-c4": _gadre(
         "C4",
         OverTraining(irreducible=1.508261, over_scale=141.27726, under_scale=189.51552, flops_exponent=0.12123612),
-        "It misses the loss of 6.9B parameters on 138B tokens by 4.3 %; its best tokens per parameter are 3.4.",
+        "It misses the loss of a 6.9B model on 138B tokens by 4.3 %; its best tokens per parameter are 3.4.",
     ),
     "gadre-2024-redpajama": _gadre(
         "RedPajama",
         OverTraining(irreducible=1.836648, over_scale=212.23612, under_scale=366.6872, flops_exponent=0.13642535),
-        "It misses the loss of 6.9B parameters on 138B tokens by .73 %, and of 1.4B on 921B tokens by .71 %.",
+        "It misses the loss of a 6.9B model on 138B tokens by 0.73 %, and of a 1.4B model on 921B by 0.71 %.",
     ),
     "gadre-2024-refinedweb": _gadre(
         "RefinedWeb",
         OverTraining(irreducible=1.734462, over_scale=157.11628, under_scale=246.20669, flops_exponent=0.12719742),
-        "It misses the loss of 6.9B parameters on 138B tokens by 1.6 %.",
+        "It misses the loss of a 6.9B model on 138B tokens by 1.6 %.",
     ),
 }
 

@@ -32,7 +32,7 @@ class WidthDepth:
     params_exponent: Scalar = coefficient("exponent of parameters", symbol="gamma")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="D", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="zeta")
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="epsilon")
 
     def __call__(self, design: Design) -> Any:
         return (

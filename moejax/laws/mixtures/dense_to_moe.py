@@ -20,7 +20,7 @@ class DenseToMoe:
     constants, only the exponents of compute-optimal size: C^0.590 for MoE models and C^0.507 for dense models.
 
     N is ``params_active_nonembedding``, E ``num_experts`` (1 for a dense model), D ``tokens``; L is in nats per token.
-    At one E this is Chinchilla's form.
+    At a fixed E, the law has Chinchilla's form.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts")
@@ -33,10 +33,10 @@ class DenseToMoe:
     experts_exponent: Scalar = coefficient("exponent of experts", symbol="gamma")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="sigma")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="sigma")
 
     def at_experts(self, num_experts: Scalar) -> Chinchilla:
-        """Return the law at one expert count."""
+        """Return the law at a fixed expert count."""
         return from_law(Chinchilla, self, params_scale=self.params_scale * num_experts**-self.experts_exponent)
 
     def __call__(self, design: Design) -> Any:
@@ -45,7 +45,7 @@ class DenseToMoe:
 
 
 def compute_optimal(law: DenseToMoe, flops: Scalar, num_experts: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at a budget 6·N·D and one expert
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N·D and expert
     count."""
     return Claim(
         statement="Hoffmann's split with A E^-gamma for A",

@@ -23,12 +23,14 @@ class EffectiveParams:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="E")
     params_scale: Scalar = coefficient(
         "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
     )
     params_exponent: Scalar = coefficient("exponent of effective parameters", symbol="alpha")
-    expansion_exponent: Scalar = coefficient("value of total parameters: 0 none, 1 as if active", symbol="gamma")
+    expansion_exponent: Scalar = coefficient(
+        "exponent of G: 0 if only active parameters count, 1 if all do", symbol="gamma"
+    )
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
 
@@ -68,16 +70,16 @@ PUBLISHED = {
 
 
 def dense_slice(law: EffectiveParams, expansion: Scalar) -> Chinchilla:
-    """Return the law at one G: a dense law with A·G^(-gamma·alpha) in place of A."""
+    """Return the law at a fixed G: a dense law with A·G^(-gamma·alpha) in place of A."""
     scale = law.params_scale * expansion ** -(law.expansion_exponent * law.params_exponent)
     return from_law(Chinchilla, law, params_scale=scale)
 
 
 def compute_optimal(law: EffectiveParams, flops: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at a budget 6·N_act·D and one G.
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N_act·D and G.
 
-    N_act* is Hoffmann's optimum times G^(-gamma·alpha/(alpha+beta)); D* is Hoffmann's divided by this factor. The
-    chapter ("The compute-optimal point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not
+    N_act* is Hoffmann's optimum times G^(-gamma·alpha/(alpha+beta)); D* is Hoffmann's optimum divided by this factor.
+    The chapter ("The compute-optimal point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not
     stationary: G multiplies A by G^(-gamma·alpha), and A enters N* with the power 1/(alpha+beta).
     """
     return Claim(

@@ -22,8 +22,8 @@ class ExpertCount:
 
     N is ``params_active``, embeddings included; D is ``tokens``; E is ``expert_expansion`` (the document routes to one
     expert, so E is the number of experts; 1 is a dense model), and Ê is the saturated expert count. L is in nats per
-    token. Two widely read copies of the formula flip signs; these signs reproduce the document's Tables 1 and 4. At one
-    expert count this is Chinchilla's form, with scales and exponents that depend on it.
+    token. Two widely read copies of the formula flip signs; these signs reproduce the document's Tables 1 and 4. At a
+    fixed expert count, the law has Chinchilla's form, with scales and exponents that depend on the count.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts", "top_k")
@@ -45,10 +45,10 @@ class ExpertCount:
     tokens_coupling: Scalar = coefficient("change of the exponent of tokens with ln Ê", symbol="zeta", sign="any")
     experts_start: Scalar = coefficient("effective count of one expert", symbol="E_start")
     experts_maximum: Scalar = coefficient("effective count of infinitely many experts", symbol="E_max")
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="c")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="c")
 
     def at_experts(self, num_experts: Scalar) -> Chinchilla:
-        """Return the law at one expert count, which has Chinchilla's form (Table 4: m, mu, n, nu)."""
+        """Return the law at a fixed expert count, which has Chinchilla's form (Table 4: m, mu, n, nu)."""
         experts = saturate(num_experts, self.experts_start, self.experts_maximum, 1)
         return from_law(
             Chinchilla,
@@ -65,7 +65,7 @@ class ExpertCount:
 
 @in_float64
 def compute_optimal(law: ExpertCount, flops: Scalar, num_experts: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at 6·N_act·D and one expert
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N_act·D and expert
     count."""
     return Claim(
         statement="Hoffmann's split with the scales and exponents of one expert count",

@@ -25,7 +25,7 @@ class TwoFactor:
     params_exponent: Scalar = coefficient("exponent of parameters", symbol="alpha")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="epsilon")
 
     def __call__(self, design: Design) -> Any:
         return (
@@ -51,8 +51,8 @@ class ThreeFactor:
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
     active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
-    share_slope: Scalar = coefficient("cost of a large active share", symbol="h")
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    share_slope: Scalar = coefficient("slope in the active share", symbol="h")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="epsilon")
 
     def __call__(self, design: Design) -> Any:
         total, active = design.params_total_nonembedding, design.params_active_nonembedding
@@ -69,7 +69,7 @@ class ThreeFactor:
 class FourFactor:
     """L = (e·G + f/G)·(N^-alpha + k·N_a^-alpha + h·N_a/N) + a/N^alpha + b/D^beta + c/N_a^alpha + epsilon.
 
-    Zhao et al. (2025), Eq. 9: the five-factor law without shared experts, m = n = 0. N is
+    Zhao et al. (2025), Eq. 9: the five-factor law without shared experts (m = n = 0). N is
     ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D ``tokens``, G ``active_experts``. No constants
     are published.
     """
@@ -92,7 +92,7 @@ class FourFactor:
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
     active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="epsilon")
 
     @property
     def as_five_factor(self) -> FiveFactor:
@@ -104,7 +104,7 @@ class FourFactor:
 
 
 def at_structure(law: FiveFactor, active_experts: Scalar, shared_share: Scalar) -> ThreeFactor:
-    """Return Eq. 7 as implied by the joint law at one G and S, which change only a, c and h."""
+    """Return the law of Eq. 7 that the joint law implies at fixed G and S, which affect only a, c and h."""
     structure = law.structure(with_experts(active_experts, shared_share))
     return from_law(
         ThreeFactor,

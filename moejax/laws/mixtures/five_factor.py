@@ -28,8 +28,8 @@ class FiveFactor:
     and shared) and S ``shared_share``. Its Eqs. 2 and 3 count the parameters of attention and experts, without router,
     norms and embeddings. L is in nats per token. The appendices print epsilon as s.
 
-    This file has the optima of Eqs. 12 to 14 and Appendix G, Algorithm 1, the ranges of Table 3 and the constant-total
-    scaling of Appendix H; counts there are without embeddings.
+    This file also has the optima (Eqs. 12 to 14 and Appendix G), Algorithm 1, the ranges of Table 3 and the scaling at
+    constant total parameters (Appendix H). Their parameter counts exclude embeddings.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens", "top_k", "num_shared_experts")
@@ -56,10 +56,10 @@ class FiveFactor:
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Scalar = coefficient("exponent of tokens", symbol="beta")
     active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="epsilon")
 
     def structure(self, design: Design) -> Any:
-        """Return e·G + f/G + m·S² + n·S, the loss that depends on the number and kind of experts."""
+        """Return e·G + f/G + m·S² + n·S, the factor that depends on the number and kind of experts."""
         experts, shared = design.active_experts, design.shared_share
         return (
             self.experts_slope * experts
@@ -159,7 +159,7 @@ def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: Scalar, shared_share: Scalar) -> Claim:
-    """Return the claim for the N_a/N that minimises the loss at one N, G and S (counts without embeddings).
+    """Return the claim for the N_a/N that minimises the loss at fixed N, G and S (counts without embeddings).
 
     The optimum does not depend on tokens, and it ignores the cost of active parameters.
     """
@@ -179,7 +179,7 @@ def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: 
 def optimal_active_at_compute(
     law: FiveFactor, flops: Scalar, params_total: Scalar, active_experts: Scalar, shared_share: Scalar
 ) -> Claim:
-    """Return the claim for the N_a and D that minimise the loss with N_a·D = ``flops``, at one N, G and S.
+    """Return the claim for the N_a and D that minimise the loss with N_a·D = ``flops``, at fixed N, G and S.
 
     Zhao et al. (2025), Appendix G, which defines C = D·N_a, without the factor 6. Eq. 31 has no closed-form solution;
     its root is computed by a search over log N_a, in which the loss is convex. Active parameters may exceed N.
@@ -276,11 +276,10 @@ def efficient_active_share(
     least_gain: float,
     step: float = 0.01,
 ) -> Any:
-    """Return the N_a/N beyond which one more ``step`` lowers the loss by less than ``least_gain`` nats; NaN if there is
+    """Return the N_a/N after the first ``step`` that lowers the loss by less than ``least_gain`` nats; NaN if there is
     none.
 
-    This is Algorithm 1 (Appendix F) as printed: it starts at one step and returns the share *after* the first step that
-    gains too little.
+    This is Algorithm 1 (Appendix F) as printed. It starts at N_a/N = ``step``.
     """
     shares = step * jnp.arange(1.0, round(1 / step) + 1)
 
@@ -295,7 +294,7 @@ def active_experts_range(law: FiveFactor, design: Design, *, tolerance: float) -
     """Return the range of G whose loss is within ``tolerance`` nats of the minimum, at the sizes of ``design`` (Table
     3).
 
-    e·G + f/G = 2·sqrt(e·f) + tolerance/coupling is quadratic in G.
+    The bounds solve e·G + f/G = 2·sqrt(e·f) + tolerance/coupling, which is quadratic in G.
     """
     slack = tolerance / law.coupling(design) / (2 * law.experts_slope)
     middle = best_active_experts(law) + slack

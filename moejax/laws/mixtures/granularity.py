@@ -18,17 +18,17 @@ class Granularity:
     Krajewski et al., "Scaling Laws for Fine-Grained Mixture of Experts" (2024), Eq. 9.
 
     N is ``params_total_nonembedding`` (Section 6.1: d²·(8E+4) per block, E = 64), not the active parameters, although
-    other documents quote it so. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward divided by
-    an expert's width, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
+    other documents state active parameters. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward
+    divided by an expert's width, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
 
-    At one granularity this is Chinchilla's form; finer experts always lower A, because the cost of routing is not
-    counted.
+    At a fixed granularity, the law has Chinchilla's form. Finer experts always lower the loss, because the cost of
+    routing is not counted.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "model_dim", "expert_hidden")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="c")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="c")
     granularity_scale: Scalar = coefficient(
         "loss increase due to coarse experts", symbol="g", dimension={"params": "params_exponent"}
     )
@@ -51,11 +51,10 @@ class Granularity:
 
 
 def compute_optimal(law: Granularity, flops: Scalar, granularity: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at 6·N_act·D, one G and one
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N_act·D, G and
     N/N_act.
 
-    The cost of routing (the paper's Eq. 10), without which G has no optimum, is not included, so finer is always better
-    here.
+    The cost of routing (the paper's Eq. 10) is not included, so finer experts are always better and G has no optimum.
     """
     scale = law.granularity_scale * granularity**-law.granularity_exponent + law.params_scale
     dense = from_law(Chinchilla, law, params_scale=scale * expansion**-law.params_exponent)

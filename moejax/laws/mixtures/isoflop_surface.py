@@ -30,13 +30,11 @@ class IsoflopSurface:
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "num_experts", "top_k")
     outputs: ClassVar = LOSS
 
-    size: tuple[Any, ...] = coefficient("powers of log size, from the first", symbol="a_i", sign="any")
-    sparsity: tuple[Any, ...] = coefficient("powers of log sparsity, from the first", symbol="b_i", sign="any")
-    interaction: tuple[Any, ...] = coefficient("powers of their product, from the first", symbol="c_i", sign="any")
-    offset: Scalar = coefficient("nats per token", symbol="d", sign="any")
-    params_unit: float = constant(
-        "parameters at which log size is 0", symbol="unit", default=1.0, dimension={"params": "1"}
-    )
+    size: tuple[Any, ...] = coefficient("coefficients of N̂, N̂², ...", symbol="a_i", sign="any")
+    sparsity: tuple[Any, ...] = coefficient("coefficients of Ŝ, Ŝ², ...", symbol="b_i", sign="any")
+    interaction: tuple[Any, ...] = coefficient("coefficients of N̂·Ŝ, (N̂·Ŝ)², ...", symbol="c_i", sign="any")
+    offset: Scalar = coefficient("constant term, nats per token", symbol="d", sign="any")
+    params_unit: float = constant("parameters at which N̂ is 0", symbol="unit", default=1.0, dimension={"params": "1"})
 
     def __call__(self, design: Design) -> Any:
         degrees = (len(self.size), len(self.sparsity), len(self.interaction))
@@ -125,8 +123,8 @@ def _require_quadratic(law: IsoflopSurface) -> None:
     degrees = (len(law.size), len(law.sparsity), len(law.interaction))
     if degrees != (2, 2, 2):
         raise UserError(
-            f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form. Fit these degrees, or minimise "
-            f"the law numerically."
+            f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form. Fit with degrees (2, 2, 2), or "
+            f"minimise the law numerically."
         )
 
 
@@ -142,7 +140,7 @@ ENTRIES = (
     LawEntry(
         name="isoflop_surface",
         law=IsoflopSurface,
-        not_searched="it applies to one FLOP budget and is linear in its coefficients, so each budget is solved by "
+        not_searched="it applies to one FLOP budget and is linear in its coefficients, so each budget is fitted by "
         "least squares (moejax.laws.mixtures.isoflop_surface.fit_surface).",
     ),
 )

@@ -24,15 +24,17 @@ class Leverage:
     1 and 4.
 
     EL is ``efficiency_leverage``: compute of a dense model divided by the compute of an MoE model with equal loss. A is
-    ``activation_ratio``, Â is A after saturation; G is ``granularity``, C is ``flops``. The document has two
-    definitions of A: Section 2 and Table 3 define (E_a + E_s)/(E + E_s), which is used here, but the labels of the data
-    behind Table 6 (3.1 %, 0.8 %) are E_a/E. The second definition gives leverages 3 to 19 % larger for one shared
-    expert; to use it, leave the shared experts out of the design.
+    ``activation_ratio``, Â is A after saturation; G is ``granularity``, C is ``flops``.
 
-    The bases of the logarithms are not printed. Of all pairs among 2, e and 10, only log10 for C with log2 for G gives
-    the printed EL > 7 at A = 3.1 %, G = 12, C = 1e22, with a best G near 12 and EL = 1 for a dense model. The text
-    calls d positive; it is negative in Table 6, which makes leverage grow with compute. ``leverage_between`` computes
-    EL from two loss-compute curves (Algorithm 1).
+    The document has two definitions of A, with E routed experts, E_a active routed experts and E_s shared experts. This
+    law uses (E_a + E_s)/(E + E_s), as in Section 2 and Table 3. The labels of the data behind Table 6 (3.1 %, 0.8 %)
+    are E_a/E. With one shared expert, E_a/E gives leverages 3 to 19 % larger; to use it, omit the shared experts from
+    the design.
+
+    The bases of the logarithms are not printed. The document states EL > 7 at A = 3.1 %, G = 12 and C = 1e22, a best G
+    near 12, and EL = 1 for a dense model. Of all pairs among 2, e and 10, only log10 for C with log2 for G agrees with
+    this. The text calls d positive; it is negative in Table 6, which makes leverage grow with compute.
+    ``leverage_between`` computes EL from two loss-compute curves (Algorithm 1).
     """
 
     inputs: ClassVar[tuple[str, ...]] = (

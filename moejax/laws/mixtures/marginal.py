@@ -26,7 +26,7 @@ class MarginalActive:
     active_scale: Scalar = coefficient("scale of the active term", symbol="c", dimension={"params": "active_exponent"})
     active_exponent: Scalar = coefficient("exponent of active parameters", symbol="gamma")
     active_slope: Scalar = coefficient("cost of too many active parameters", symbol="h", dimension={"params": "-1"})
-    offset: Scalar = coefficient("what the held factors leave, nats per token", symbol="iota")
+    offset: Scalar = coefficient("loss due to the fixed factors, nats per token", symbol="iota")
 
     def __call__(self, design: Design) -> Any:
         active = design.params_active_nonembedding
@@ -45,7 +45,7 @@ class MarginalExperts:
 
     experts_slope: Scalar = coefficient("cost of more active experts", symbol="e")
     experts_inverse: Scalar = coefficient("cost of fewer active experts", symbol="f")
-    offset: Scalar = coefficient("what the held factors leave, nats per token", symbol="tau")
+    offset: Scalar = coefficient("loss due to the fixed factors, nats per token", symbol="tau")
 
     def __call__(self, design: Design) -> Any:
         experts = design.active_experts
@@ -64,7 +64,7 @@ class MarginalShared:
 
     shared_square: Scalar = coefficient("curvature in the shared share", symbol="m")
     shared_slope: Scalar = coefficient("slope in the shared share", symbol="n", sign="-")
-    offset: Scalar = coefficient("what the held factors leave, nats per token", symbol="psi")
+    offset: Scalar = coefficient("loss due to the fixed factors, nats per token", symbol="psi")
 
     def __call__(self, design: Design) -> Any:
         shared = design.shared_share
@@ -103,7 +103,7 @@ def optimal_shared(law: MarginalShared) -> Claim:
 
 
 def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
-    """Return Eq. 5 as implied by the joint law at a design; the design's N_a has no effect."""
+    """Return the law of N_a (Eq. 5) that the joint law implies at a design; the design's own N_a has no effect."""
     three = at_structure(law, design.active_experts, design.shared_share)
     sizes = from_law(TwoFactor, three)
     return MarginalActive(
@@ -115,7 +115,7 @@ def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
 
 
 def margin_of_shared(law: FiveFactor, design: Design) -> MarginalShared:
-    """Return Eq. 10 as implied by the joint law at a design; the design's S has no effect."""
+    """Return the law of S (Eq. 10) that the joint law implies at a design; the design's own S has no effect."""
     coupling = law.coupling(design)
     square, slope = law.shared_square * coupling, law.shared_slope * coupling
     none = replace(design, top_k=design.active_experts, num_shared_experts=0.0)

@@ -73,7 +73,7 @@ class Routed:
 
 _RUNS = {"params_active": (15e6, 1.3e9), "expert_expansion": (1, 512)}
 _DATA = "MassiveText, 130B tokens"
-_REMARK = "Three printed digits of c and d leave a root mean square error of 0.02 to 0.04 in log10 L on the runs."
+_REMARK = "c and d have only three printed digits, so the RMS error in log10 L is 0.02 to 0.04 on the runs."
 
 PUBLISHED = {
     "clark-2022-s-base": Published(

@@ -34,16 +34,16 @@ class SparseRepeats:
     ``tokens``, of which U_D is ``unique_tokens_seen``. d_N, d_D, lambda_N, sigma_N, lambda_D and sigma_D are R_n*,
     R_d*, lambda_2, sigma_2, lambda_1 and sigma_1 in the paper. L is in nats per token.
 
-    At one density s it is the law of Muennighoff et al. (``at_density``) with one exponent for parameters and tokens.
-    It was fitted to networks in which single weights are 0, and these weights change during training. An MoE model
-    leaves out whole experts, and different ones per token. Fit the law to MoE models before using it for a decision
-    about MoE models.
+    At a fixed density s, it is the law of Muennighoff et al. (``at_density``) with one exponent for parameters and
+    tokens. It was fitted to networks in which single weights are 0; the set of these weights changes during training.
+    An MoE model instead skips whole experts, which differ by token. Fit the law to MoE models before using it for
+    decisions about them.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens", "unique_tokens")
     outputs: ClassVar = LOSS
 
-    irreducible: Scalar = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="E")
     params_scale: Scalar = coefficient("scale of the parameter term", symbol="A", dimension={"params": "exponent"})
     exponent: Scalar = coefficient("exponent of parameters and of tokens", symbol="alpha")
     density_exponent: Scalar = coefficient("exponent of the density", symbol="epsilon", sign="any")
@@ -51,18 +51,22 @@ class SparseRepeats:
     sparse_exponent: Scalar = coefficient("exponent of the sparsity", symbol="mu")
     tokens_scale: Scalar = coefficient("scale of the data term", symbol="B", dimension={"tokens": "exponent"})
     params_decay: Scalar = coefficient(
-        "excess of a dense model after which one more parameter is worth 1/e of an early one", symbol="d_N"
+        "R_N of a dense model at which a parameter is worth 1/e of one at R_N = 0", symbol="d_N"
     )
-    params_decay_slope: Scalar = coefficient("change of that with sparsity", symbol="lambda_N", sign="any")
-    params_decay_square: Scalar = coefficient("its change with the square of sparsity", symbol="sigma_N", sign="any")
+    params_decay_slope: Scalar = coefficient("relative change of d_N with sparsity", symbol="lambda_N", sign="any")
+    params_decay_square: Scalar = coefficient(
+        "relative change of d_N with squared sparsity", symbol="sigma_N", sign="any"
+    )
     tokens_decay: Scalar = coefficient(
-        "repeats by a dense model after which one more is worth 1/e of a new token", symbol="d_D"
+        "R_D of a dense model at which a token is worth 1/e of a new token", symbol="d_D"
     )
-    tokens_decay_slope: Scalar = coefficient("change of that with sparsity", symbol="lambda_D", sign="any")
-    tokens_decay_square: Scalar = coefficient("its change with the square of sparsity", symbol="sigma_D", sign="any")
+    tokens_decay_slope: Scalar = coefficient("relative change of d_D with sparsity", symbol="lambda_D", sign="any")
+    tokens_decay_square: Scalar = coefficient(
+        "relative change of d_D with squared sparsity", symbol="sigma_D", sign="any"
+    )
 
     def at_density(self, density: Scalar) -> DataConstrained:
-        """Return the law at one share of active parameters."""
+        """Return the law at a fixed share of active parameters."""
         sparse = jnp.maximum(1 - density, LEAST)
         scale = density**self.density_exponent + self.sparse_scale * sparse**self.sparse_exponent
         params = 1 + self.params_decay_slope * sparse + self.params_decay_square * sparse**2
@@ -82,7 +86,7 @@ class SparseRepeats:
 
 
 def compute_optimal(law: SparseRepeats, flops: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at 6·N·D and one density,
+    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N·D and density,
     without repetition."""
     return Claim(
         statement="N* = (Q A/B)^(1/(2 alpha)) (C/6)^(1/2), D* = C/(6 N*)",

@@ -25,10 +25,11 @@ class Sparsity:
     (2025), Eq. 6.
 
     N is ``params_total``, embeddings included; D is ``tokens``; S is ``sparsity``, the share of experts that do not
-    serve a token. L is in nats per token. Inputs must have S < 1. Optima are at 6·N_a·D = C and need a convention for
-    N_a(N, S), which the paper does not give; ``active_params.py`` has three. Neither has a closed form. The joint
-    optimum of Eq. 2 is degenerate: with the published constants the loss falls in S until 1-S is about 1e-13, because
-    delta and gamma are nearly equal. So sparsity is capped, and a note reports an optimum at the cap.
+    serve a token. L is in nats per token. Inputs must have S < 1. The best N at fixed S and the best S at fixed N, both
+    with 6·N_a·D = C, have no closed form. They need a convention for N_a(N, S), which the paper does not give;
+    ``active_params.py`` has three. The joint optimum of Eq. 2 is degenerate: with the published constants the loss
+    falls with S until 1-S is about 1e-13, because delta and gamma are nearly equal. Sparsity is therefore capped, and a
+    note reports an optimum at the cap.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "num_experts", "top_k")
@@ -47,7 +48,7 @@ class Sparsity:
     )
     coupling_exponent: Scalar = coefficient("exponent of the active share in the coupling", symbol="delta", sign="any")
     coupling_params_exponent: Scalar = coefficient("exponent of total parameters in the coupling", symbol="gamma")
-    irreducible: Scalar = coefficient("loss that nothing removes, nats per token", symbol="e")
+    irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="e")
 
     def __call__(self, design: Design) -> Any:
         active = 1 - design.sparsity
@@ -96,7 +97,7 @@ MOST_SPARSE = 0.999
 
 @jax.jit
 def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of: ActiveParams) -> Any:
-    """Return N*(C, S), the total parameters that minimise the loss at one sparsity."""
+    """Return N*(C, S), the total parameters that minimise the loss at fixed sparsity."""
 
     def loss(log_total: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": 1 - sparsity})
@@ -108,7 +109,7 @@ def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of:
 def best_sparsity(
     law: Sparsity, flops: Scalar, params_total: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE
 ) -> Any:
-    """Return S*(C, N), the sparsity between 0 and ``cap`` that minimises the loss at one size."""
+    """Return S*(C, N), the sparsity between 0 and ``cap`` that minimises the loss at fixed size."""
 
     def loss(log_active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
@@ -118,7 +119,7 @@ def best_sparsity(
 
 @jax.jit
 def dense_threshold(law: Sparsity, flops: Scalar, active_of: ActiveParams) -> Any:
-    """Return the total parameters below which S*(C, N) is 0: at S = 0, the loss's slope in S changes sign there."""
+    """Return the total parameters below which S*(C, N) is 0. There, the loss's slope at S = 0 changes sign."""
 
     def loss(log_total: Scalar, active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": active})

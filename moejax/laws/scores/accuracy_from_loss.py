@@ -18,12 +18,12 @@ class AccuracyFromLoss:
     """Acc(L) = b - a·s, with s = sigmoid(k·(L - L_0)).
 
     Bhagia et al., "Establishing Task Scaling Laws via Compute-Efficient Model Ladders" (2024), the second of its two
-    steps. Here a is the amplitude that the sigmoid subtracts (their a is -a).
+    steps. Here a is the amplitude that the sigmoid subtracts (the paper's a is -a).
 
     L is ``loss`` and Acc is ``accuracy``, the share of correct answers. In the paper L is the task's own loss: bits per
-    byte of its correct answers. Other losses of the same runs work too, and accuracies in percent, which scale a and b.
-    A model with low loss has the accuracy b; an untrained model has b - a. The paper adds an ideal run with loss 0 and
-    accuracy 1 and keeps b at most 1. Add such a row, and fix b at 1 if the fit gives b above 1 (``--fix
+    byte of its correct answers. Other losses of the same runs also work. Accuracies may be in percent, which scales a
+    and b. A model with low loss has the accuracy b; an untrained model has b - a. The paper adds an ideal run with loss
+    0 and accuracy 1 and requires b <= 1. Add such a row to your table. If the fit gives b above 1, fix it (``--fix
     best_accuracy=1``).
     """
 
@@ -31,10 +31,10 @@ class AccuracyFromLoss:
     outputs: ClassVar[Mapping[str, str]] = {"accuracy": "share of answers"}
 
     best_accuracy: Scalar = coefficient("accuracy of a model with low loss", symbol="b", is_scale=True)
-    lost_accuracy: Scalar = coefficient("accuracy that an untrained model lacks", symbol="a", is_scale=True)
+    lost_accuracy: Scalar = coefficient("accuracy lost by an untrained model", symbol="a", is_scale=True)
     slope: Scalar = coefficient("steepness per unit of loss", symbol="k", dimension={"loss": "-1"})
     middle_loss: Scalar = coefficient(
-        "loss at which half of that accuracy is lost", symbol="L_0", dimension={"loss": "1"}, is_scale=False
+        "loss at which half of a is lost", symbol="L_0", dimension={"loss": "1"}, is_scale=False
     )
 
     def __call__(self, design: Design) -> Any:
@@ -54,8 +54,8 @@ def _never(law: AccuracyFromLoss, accuracy: float) -> str:
     best, worst = float(law.best_accuracy), float(law.best_accuracy - law.lost_accuracy)
     if worst < accuracy < best:
         least = float(law(design_from({"loss": 0.0}))["accuracy"])
-        return f"under the fitted law the accuracy is {least:.4g} at a loss of 0, and no loss is below that"
-    return f"under the fitted law the accuracy stays between {worst:.4g} and {best:.4g} whatever the loss"
+        return f"under the fitted law the accuracy is {least:.4g} at a loss of 0, and a loss cannot be below 0"
+    return f"under the fitted law the accuracy stays between {worst:.4g} and {best:.4g} at every loss"
 
 
 REACH_ACCURACY = DecisionRule(
@@ -83,25 +83,25 @@ PUBLISHED = {
         "HellaSwag, 5 shots",
         AccuracyFromLoss(best_accuracy=0.9921035, lost_accuracy=0.7301114, slope=12.74171, middle_loss=0.7667353),
         (0.75944, 1.17681),
-        "13B parameters after 5T tokens: .842 from their loss, .832 measured.",
+        "For a 13B model after 5T tokens, its loss gives 0.842; 0.832 was measured.",
     ),
     "bhagia-2024-mmlu": _ladder(
         "MMLU, 5 shots",
         AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.7420642, slope=4.833392, middle_loss=0.6159526),
         (0.98445, 1.85611),
-        "13B parameters after 5T tokens: .514 from their loss, .516 measured.",
+        "For a 13B model after 5T tokens, its loss gives 0.514; 0.516 was measured.",
     ),
     "bhagia-2024-arc-challenge": _ladder(
         "ARC-Challenge, 5 shots",
         AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.7776727, slope=5.910607, middle_loss=0.7086407),
         (0.90622, 1.74075),
-        "13B parameters after 5T tokens: .603 from their loss, .638 measured.",
+        "For a 13B model after 5T tokens, its loss gives 0.603; 0.638 was measured.",
     ),
     "bhagia-2024-piqa": _ladder(
         "PIQA, 5 shots",
         AccuracyFromLoss(best_accuracy=1.0, lost_accuracy=0.458563, slope=5.032957, middle_loss=0.9630229),
         (0.99845, 1.51561),
-        "13B parameters after 5T tokens: .807 from their loss, .830 measured.",
+        "For a 13B model after 5T tokens, its loss gives 0.807; 0.830 was measured.",
     ),
 }
 

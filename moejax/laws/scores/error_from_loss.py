@@ -46,8 +46,8 @@ def loss_for_error(law: ErrorFromLoss, error: Scalar) -> Any:
 def _never(law: ErrorFromLoss, error: float) -> str:
     least, most = float(law.chance_error - law.gain_scale), float(law.chance_error)
     if error >= most:
-        return f"under the fitted law the error stays below {most:.4g} whatever the loss"
-    return f"under the fitted law the error is {least:.4g} at a loss of 0, and no loss is below that"
+        return f"under the fitted law the error stays below {most:.4g} at every loss"
+    return f"under the fitted law the error is {least:.4g} at a loss of 0, and a loss cannot be below 0"
 
 
 REACH_ERROR = DecisionRule(
@@ -71,15 +71,15 @@ PUBLISHED = {
         "C4",
         ErrorFromLoss(chance_error=0.8497420, gain_scale=2.0789072, gain_rate=0.7561209),
         (2.6569, 5.2207),
-        "Six runs and three coefficients. In each of the 17 tasks, a model of 154M parameters beats chance by 10 "
-        "points.",
+        "Six runs and three coefficients. In each of the 17 tasks, a model of 154M parameters is 10 points better "
+        "than chance.",
     ),
     "gadre-2024-redpajama": _gadre(
         "RedPajama",
         ErrorFromLoss(chance_error=0.8569919, gain_scale=2.2064901, gain_rate=0.7145906),
         (2.7688, 5.3870),
-        "Fitted to runs with less than 1/20 of the compute, it missed the error of 6.9B parameters by 0.05 %, and of "
-        "1.4B parameters on 900B tokens by 3.6 %.",
+        "Fitted to runs with less than 1/20 of their compute, it missed the error of a 6.9B model by 0.05 %, and of a "
+        "1.4B model trained on 900B tokens by 3.6 %.",
     ),
     "gadre-2024-refinedweb": _gadre(
         "RefinedWeb",
