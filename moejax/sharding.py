@@ -113,9 +113,9 @@ def can_split(sequences: int) -> bool:
 def over_tokens(
     local: Callable[..., Any], split: Sequence[jax.Array], whole: Sequence[jax.Array] = (), summed: bool = False
 ) -> Any:
-    """Compute ``local(*split, *whole)`` on each device's sequences of the arrays ``split``.
+    """Compute ``local(*split, *whole)`` on each device, with the device's sequences of the arrays in ``split``.
 
-    The result is the sum over devices if ``summed``, otherwise it is split like ``split``.
+    The result is the sum over devices if ``summed``; otherwise it is split like the arrays in ``split``.
     """
     if token_shards() == 1:
         return local(*split, *whole)

@@ -135,8 +135,8 @@ def test_a_table_that_does_not_fit_into_memory_is_named_with_its_size(tmp_path):
     [
         ('{"a": 1}\n[1]\n', "line 2 is not a JSON object"),
         ('{"a": 1}\n{"a"', "line 2"),
-        ("[" * 100_000, "line 1: it is nested more than 100 deep"),
-        ('{"a":' * 150 + "1" + "}" * 150, "line 1: it is nested more than 100 deep"),
+        ("[" * 100_000, "line 1: it is nested more than 100 levels deep"),
+        ('{"a":' * 150 + "1" + "}" * 150, "line 1: it is nested more than 100 levels deep"),
         ('{"a": 1}\n{"loss": 3, "loss": 4}', "line 2: it has the name 'loss' twice; rename or remove one"),
         ('{"model": "\\ud800"}', "line 1 has an unpaired surrogate"),
         ('{"model": {"\\ud83d": 1}}', "line 1 has an unpaired surrogate"),
