@@ -94,7 +94,7 @@ def argument(name: str) -> str:
 
 
 def option_hint(text: str) -> str:
-    """Return a part of a sentence about options that only the command has; empty in Python."""
+    """Return ``text``, a part of a sentence about options of the command line; in Python, return an empty text."""
     return text if _IN_COMMAND.get() else ""
 
 

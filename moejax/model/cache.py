@@ -51,7 +51,7 @@ class KVCache:
 def empty_cache(
     architecture: Architecture, runtime: Runtime, batch: int, room: int, *, segments: bool = False
 ) -> KVCache:
-    """Return an empty cache for ``room`` tokens per row."""
+    """Return an empty cache with a capacity of ``room`` tokens per row."""
     a, dtype = architecture, COMPUTE_DTYPES[runtime.compute_dtype]
     mixtures = sum(a.has_experts)
 
