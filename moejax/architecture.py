@@ -186,7 +186,7 @@ class Architecture:
     attention_sinks: bool = _static(False)
     """True for one learned sink logit per head (gpt-oss)."""
     attention_bias: bool = _static(False)
-    """True for biases on the query, key and value projections; with latent attention, on the projections to the latents."""
+    """True for biases on the query, key and value projections; with latent attention, on the maps to the latents."""
     attention_output_bias: bool = _static(False)
     """True for a bias on the attention's output projection."""
     qk_norm: bool = _static(False)
@@ -346,7 +346,7 @@ class Architecture:
 
     @property
     def num_moe_layers(self) -> Number:
-        """Number of layers with routed experts. For a non-integer depth, this is the pattern's share of the depth."""
+        """Number of layers with routed experts. For a non-integer depth: the pattern's share of the depth."""
         between = self.num_layers - self.num_dense_layers - self.num_last_dense_layers
         if isinstance(between, int):
             layers = _repeated(self.layer_pattern, between).count("E")
@@ -356,7 +356,7 @@ class Architecture:
 
     @property
     def num_windowed_layers(self) -> Number:
-        """Number of layers with windowed attention. For a non-integer depth, this is the pattern's share of the depth."""
+        """Number of layers with windowed attention. For a non-integer depth: the pattern's share of the depth."""
         if not self.sliding_window:
             return 0
         if isinstance(self.num_layers, int):
