@@ -161,11 +161,11 @@ class Architecture:
     router_bias: bool = _static(False)
     """True for a trained bias per expert on the router's logits (gpt-oss)."""
     expert_bias: bool = _static(False)
-    """True for a bias per expert that only affects the choice of experts. It is not a parameter: the expert loads of
-    each step update it, not the gradient (auxiliary-loss-free balancing; DeepSeek-V3).
+    """True for a bias per expert that only affects the choice of experts. It is not a parameter: each step
+    updates it from the expert loads, without a gradient (auxiliary-loss-free balancing; DeepSeek-V3).
     """
     capacity_factor: Positive | None = _static(None)
-    """Maximum number of assignments of an expert, as a multiple of the balanced load; None drops none."""
+    """Maximum number of assignments of an expert, as a multiple of the balanced load; None disables dropping."""
     activation: str = _static("swiglu")
     """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers always use SwiGLU."""
     expert_mlp_bias: bool = _static(False)
@@ -273,7 +273,7 @@ class Architecture:
             "The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.",
         ),
     )
-    """Rules of a model that can be built."""
+    """Conditions that a model must meet to be built."""
 
     @property
     def is_moe(self) -> bool:

@@ -48,7 +48,7 @@ class Interval:
         low = written(self.low) if np.isfinite(self.low) else "open below"
         high = written(self.high) if np.isfinite(self.high) else "open above"
         text = f"[{low}, {high}]"
-        return f"{text}, no answer under {self.undefined:.0%} of the laws" if self.undefined else text
+        return f"{text}, no answer for {self.undefined:.0%} of the laws" if self.undefined else text
 
     def ends(self, written: Callable[[float], str] = format) -> str:
         """Return the text of ``bounds``, with a remark if the interval is uninformative."""

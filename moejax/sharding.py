@@ -43,7 +43,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> PartitionSpec:
-    """Return the mesh axes of each dimension. No mesh axis splits two dimensions.
+    """Return the mesh axes that split each dimension of an array. No mesh axis splits two dimensions.
 
     A dimension that is not divisible by its mesh axes is not split. Vectors are not split either: this would save
     little memory, and each use would gather them.

@@ -129,7 +129,7 @@ def test_who_holds_a_lock_sees_that_the_folder_is_no_longer_the_one_that_was_loc
             other.rename(folder)
         else:
             folder.rename(tmp_path / "moved")
-        with pytest.raises(ValueError, match="it was moved or replaced, or its"):
+        with pytest.raises(ValueError, match="was moved or replaced, or its"):
             lock.check()
 
 

@@ -1,4 +1,4 @@
-"""Cache keys and values of earlier tokens, so that decoding a token computes only one token."""
+"""Cache keys and values of earlier tokens, so that each decoding step computes only one token per row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KVCache:
     length: Any
     """Int32: number of tokens in the cache."""
     segments: Any
-    """Int32[batch, room]: document id of each token, 0 for padding; None if every row is one document."""
+    """Int32[batch, capacity]: document id of each token, 0 for padding; None if every row is one document."""
     dense: Any
     """Stacked keys and values of the dense layers; None without such layers."""
     moe: Any

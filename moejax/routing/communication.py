@@ -200,7 +200,7 @@ class AllToAll(Communication):
         return self._exchange(permute(x, self.layout)), of_rows(expert, weight, slots, experts)
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Return each token's sum over its rows after sending them back."""
+        """Send the rows back to their tokens' devices, and return each token's sum over its rows."""
         return unpermute(self._exchange(y), self.layout)
 
     def _exchange(self, values: Array) -> Array:
@@ -256,7 +256,7 @@ class RaggedAllToAll(Communication):
         return rows, of_rows(expert, weight, self.slots, self.loads.shape[2])
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Return each token's sum over its rows after sending them back."""
+        """Send the rows back to their tokens' devices, and return each token's sum over its rows."""
         back = ragged_all_to_all(y, self.rows_between.T, self.slots, EXPERT)
         return unpermute(back, self.layout)
 

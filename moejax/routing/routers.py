@@ -144,7 +144,7 @@ def top_p(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None
     """Select the most likely experts until their probabilities sum to ``threshold``: at least one and at most
     ``top_k``.
 
-    Huang et al. 2024, "Harder Tasks Need More Experts"; weights are the probabilities, not normalised. The bound
+    See Huang et al. 2024, "Harder Tasks Need More Experts". Weights are the probabilities, not normalised. The bound
     ``top_k``, which fixes the shapes, is not in the paper; set it to the number of experts to disable it.
     """
     probabilities = jax.nn.softmax(logits, axis=1)
@@ -250,9 +250,9 @@ def update_bias(
 ) -> Float[Array, "*layers experts"]:
     """Update the expert bias after an optimiser step: add ``rate`` for experts below the mean load, subtract it above.
 
-    Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1, with the update's mean over experts subtracted,
-    so that the mean bias does not drift. ``counts`` must be summed over all microbatches of the step and the whole
-    mesh, because the sign of a sum is not the sum of signs.
+    This is Algorithm 1 of Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", but the update's mean over experts is
+    subtracted, so that the mean bias does not drift. ``counts`` must be summed over all microbatches of the step and
+    the whole mesh, because the sign of a sum is not the sum of signs.
     """
     # Compare loads with the mean as integers; a rounded mean would give an expert at the mean a sign. The sum of the
     # loads may exceed 32 bits; sums of their quotients and remainders by the number of experts do not.
@@ -270,7 +270,7 @@ def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float
 def _sigmoid_routing(logits: Logits, expert: Int[Array, "tokens top_k"], normalise: bool, factor: float) -> Routing:
     """Return the routing with sigmoid scores as weights.
 
-    Scores are normalised in logarithms: if all logits are very negative, sums of scores and gradients of quotients
+    Scores are normalised on a log scale: if all logits are very negative, sums of scores and gradients of quotients
     underflow. Weights keep the epsilon of the DeepSeek-V3 and transformers code; probabilities sum to 1.
     """
     log_scores = jax.nn.log_sigmoid(logits)

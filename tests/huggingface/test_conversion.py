@@ -412,7 +412,7 @@ def test_an_interrupted_conversion_leaves_no_folder_and_can_be_repeated(tmp_path
     (left / ".lock").touch()
     from_huggingface(theirs, tmp_path / "ours")
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="already exists"):
         from_huggingface(theirs, tmp_path / "ours")
 
 

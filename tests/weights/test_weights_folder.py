@@ -85,7 +85,7 @@ def test_flat_names_are_undone_by_nesting():
 
 def test_a_folder_that_is_there_is_not_overwritten(saved):
     folder, params, bias = saved
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="already exists"):
         save_weights(folder, ARCHITECTURE_OF_ALL, params, bias)
 
 

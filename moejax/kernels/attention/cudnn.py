@@ -102,7 +102,7 @@ def _packed(
     """Compute attention within documents.
 
     The backward pass keeps one logsumexp per query. The kernel's own logsumexp array is ``most_documents`` times as
-    large, as if each document were as long as the row, and mostly zero. Tiled attention is recomputed.
+    large, as if each document were as long as the row, and mostly zero. The backward pass recomputes tiled attention.
     """
     documents = _documents(segments)
 
