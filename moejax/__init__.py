@@ -29,7 +29,7 @@ _OFFERED = {
     "speedup": "moejax.api.commands",
     "train": "moejax.train",
 }
-"""Modules that define the public names, or that are what a name means. Their types are in ``__init__.pyi``."""
+"""Module that defines each public name, or is itself the public object. Their types are in ``__init__.pyi``."""
 
 
 def __getattr__(name: str) -> object:

@@ -20,7 +20,7 @@ from moejax.say import say
 
 
 def command() -> NoReturn:
-    """Run the command of ``sys.argv`` as a process of its own, and exit with its status.
+    """Run the command of ``sys.argv`` as the whole process, and exit with its status.
 
     The process exits after Python's own finalization: threads have ended, ``atexit`` callbacks have run, and streams
     are flushed. It then skips the finalization of C++ libraries. Their threads (XLA, TensorStore, LLVM, Arrow) still
@@ -48,7 +48,7 @@ def command() -> NoReturn:
         status += [error.code or 0] if isinstance(error.code, int | None) else []
         raise
     except Exception as error:
-        # Any exception but a UserError is a bug in moejax, wherever it was raised.
+        # Any exception except UserError is a bug in moejax, wherever it was raised.
         traceback.print_exception(error)
         say(f"moejax: {OURS}")
         status.append(1)
@@ -90,11 +90,11 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send Ctrl-C again a moment later if Python drops it, as in JAX's callback in the garbage collector.
+    """Send Ctrl-C again shortly after Python drops it, for example in JAX's garbage-collection callback.
 
-    If one of Orbax's reads or writes fails, it closes its event loop and drops the others. TensorStore operations that
-    end later find the loop closed, and failed reads raise again when collected. The first failure is reported, so these
-    are ignored.
+    Ignore follow-up errors of checkpoint operations. If an Orbax read or write fails, Orbax closes its event loop and
+    abandons the others. TensorStore operations that finish later find the loop closed, and failed reads raise again
+    when they are garbage-collected. The first failure is reported elsewhere.
     """
     if str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading array index")):
         return None

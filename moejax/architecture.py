@@ -34,7 +34,7 @@ from moejax.ranges import (
 
 
 def if_set(size: Number, then: Number, otherwise: Number) -> Number:
-    """Return ``then`` if ``size`` is not 0, else ``otherwise``. Plain numbers stay plain; traced ones are selected."""
+    """Return ``then`` if ``size`` is not 0, else ``otherwise``; sizes may be Python numbers or traced arrays."""
     if isinstance(size, (int, float)):
         return then if size else otherwise
     return jnp.where(size == 0, otherwise, then)
@@ -49,7 +49,7 @@ WEIGHTS_SUM_TO_CONSTANT: dict[str, str | None] = {
     "balanced": None,
     "random": None,
 }
-"""Routers whose weights sum to the same number for every token, with the field that enables this; None if always."""
+"""Routers whose weights can sum to the same number for every token, and the field that enables this (None: always)."""
 
 FOR_DEBUGGING = frozenset({"balanced", "random"})
 """Routers that ignore their logits and never learn."""
@@ -63,8 +63,8 @@ def _static(default: Any) -> Any:
 class RopeScaling:
     """Scaling of rotary frequencies for sequences longer than in pretraining.
 
-    ``kind`` is a key of ``moejax.model.positions.SCALINGS``; the other fields carry the names of the published
-    configuration files, and a kind reads only those it knows.
+    ``kind`` is a key of ``moejax.model.positions.SCALINGS``. The other fields are named as in published configuration
+    files; each kind reads only some of them.
     """
 
     kind: str
@@ -130,7 +130,7 @@ class Architecture:
     kv_latent_dim: OptionalSize = 0
     """Multi-head latent attention: rank of the key-value compression; 0 means grouped-query attention."""
     rope_head_dim: OptionalSize = 0
-    """Multi-head latent attention: width of a head's rotary part, in addition to ``head_dim`` without positions."""
+    """Multi-head latent attention: width of a head's rotary part, in addition to its ``head_dim`` channels."""
     value_head_dim: OptionalSize = 0
     """Width of a value head; 0 means ``head_dim``."""
     num_mtp_layers: Layers = 0
@@ -161,11 +161,11 @@ class Architecture:
     router_bias: bool = _static(False)
     """True for a trained bias per expert on the router's logits (gpt-oss)."""
     expert_bias: bool = _static(False)
-    """True for a bias per expert that only affects the choice of experts. It is not a parameter: the expert loads of
-    each step update it, not the gradient (auxiliary-loss-free balancing; DeepSeek-V3).
+    """True for a bias per expert that only affects the choice of experts. It is not a parameter: each step
+    updates it from the expert loads, without a gradient (auxiliary-loss-free balancing; DeepSeek-V3).
     """
     capacity_factor: Positive | None = _static(None)
-    """Maximum number of assignments of an expert, as a multiple of the balanced load; None drops none."""
+    """Maximum number of assignments of an expert, as a multiple of the balanced load; None disables dropping."""
     activation: str = _static("swiglu")
     """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers always use SwiGLU."""
     expert_mlp_bias: bool = _static(False)
@@ -186,7 +186,7 @@ class Architecture:
     attention_sinks: bool = _static(False)
     """True for one learned sink logit per head (gpt-oss)."""
     attention_bias: bool = _static(False)
-    """True for biases on the query, key and value projections; with latent attention, on the maps into the latents."""
+    """True for biases on the query, key and value projections; with latent attention, on the maps to the latents."""
     attention_output_bias: bool = _static(False)
     """True for a bias on the attention's output projection."""
     qk_norm: bool = _static(False)
@@ -273,7 +273,7 @@ class Architecture:
             "The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.",
         ),
     )
-    """Rules of a model that can be built."""
+    """Conditions that a model must meet to be built."""
 
     @property
     def is_moe(self) -> bool:
@@ -305,7 +305,7 @@ class Architecture:
 
     @property
     def fault_in_training(self) -> str:
-        """Reason why the loss gives the routers no gradient, with the remedy; empty if it trains them."""
+        """Reason why the loss gives the routers no gradient, with the remedy; empty if the loss trains them."""
         chooses = self.is_moe and self.num_experts > 1 and self.router not in FOR_DEBUGGING
         if not chooses or self.top_k != 1 or not self.weights_sum_to_constant:
             return ""
@@ -346,7 +346,7 @@ class Architecture:
 
     @property
     def num_moe_layers(self) -> Number:
-        """Number of layers with routed experts; for a continuous depth, the pattern's share of the depth."""
+        """Number of layers with routed experts. For a non-integer depth: the pattern's share of the depth."""
         between = self.num_layers - self.num_dense_layers - self.num_last_dense_layers
         if isinstance(between, int):
             layers = _repeated(self.layer_pattern, between).count("E")
@@ -356,7 +356,7 @@ class Architecture:
 
     @property
     def num_windowed_layers(self) -> Number:
-        """Number of layers with windowed attention; for a continuous depth, the pattern's share of the depth."""
+        """Number of layers with windowed attention. For a non-integer depth: the pattern's share of the depth."""
         if not self.sliding_window:
             return 0
         if isinstance(self.num_layers, int):
@@ -373,7 +373,7 @@ class Architecture:
         """Number of shared experts in units of a routed expert's width: a shared expert of twice the width counts as 2.
 
         Laws of the number of experts count them this way (Zhao et al. 2025, Eqs. 2 and 3, where parameters are the
-        width of all experts together).
+        total width of all experts).
         """
         if isinstance(self.shared_hidden, (int, float)) and not self.shared_hidden:
             return self.num_shared_experts
@@ -387,7 +387,7 @@ class Architecture:
 
     @property
     def rotary_dim(self) -> Number:
-        """Channels of a head that rotary positions rotate."""
+        """Number of channels of a head that rotary positions rotate."""
         rotated = self.head_dim * self.rotary_fraction
         return if_set(self.kv_latent_dim, self.rope_head_dim, int(rotated) if isinstance(rotated, float) else rotated)
 

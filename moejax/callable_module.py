@@ -1,4 +1,4 @@
-"""Make packages callable, so that ``moejax.fit`` is both a function and the package of ``moejax.fit.fit_result``."""
+"""Make packages callable: ``moejax.fit`` is both a function and a package with modules such as ``fit_result``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def make_callable(package: str, function: str) -> None:
-    """Make a call of ``package`` call ``function``, written ``module.name``, which is imported on first use."""
+    """Make ``package`` callable; calls run ``function``, given as ``module.name`` and imported on first use."""
 
     class Callable(ModuleType):
         def __call__(self, *given: Any, **options: Any) -> Any:

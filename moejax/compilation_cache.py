@@ -1,9 +1,9 @@
 """Keep JAX's compilation cache in a folder.
 
-JAX's cache key covers versions, flags, devices and the computation. It does not cover the processor, whose
-instructions a CPU program uses, or the number of threads, by which its loops are split. Both determine the name of
-a subfolder. JAX writes in place and never replaces a file. A file that was partly written before a kill is therefore
-removed: otherwise its program would be compiled at every start.
+JAX's cache key covers versions, flags, devices and the computation. It does not cover the processor's instruction set
+or the number of threads, although compiled CPU programs depend on both. They determine the name of a subfolder. JAX
+writes in place and never replaces a file. A partly written file of a killed process is therefore removed; otherwise its
+program would be compiled at every start.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def remove_damaged(programs: Path) -> None:
     """Remove every program below a folder that JAX cannot decompress. One process does this before any process loads
     one.
 
-    The folder may be any that the user names, so files not named as programs are left alone.
+    The folder may be any folder that the user names, so files not named as programs are left alone.
     """
     from jax._src.compilation_cache import decompress_executable
 
@@ -90,7 +90,7 @@ def keep_programs(programs: Path, *, writes: bool = True, beside: Sequence[str] 
 
     Args:
       writes: True in the process that writes; JAX lets only the first of several processes write.
-      beside: further things that determine programs but are not in JAX's key.
+      beside: further values on which compiled programs depend, but which JAX's key does not cover.
     """
     # The import is local, since commands without JAX use this module to name folders.
     import jax

@@ -21,11 +21,11 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     """Build a frozen dataclass from a mapping of its fields. Nested dataclasses are built from nested mappings or
     instances.
 
-    The text "auto" is replaced by the value of the field's metadata under that name.
+    The text "auto" is replaced by the entry "auto" of the field's metadata.
 
     Raises:
-      UserError: a key is unknown or missing, or a value has another type or is outside its range (``moejax.ranges``).
-        The message names its path below ``where``.
+      UserError: a key is unknown or missing, or a value has the wrong type or is outside its range
+        (``moejax.ranges``). The message gives the path of the key below ``where``.
     """
     if isinstance(values, cls):
         return values
@@ -53,7 +53,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule between the fields of a dataclass. The class lists its rules in ``RULES``."""
+    """A constraint on the fields of a dataclass. The class lists its constraints in ``RULES``."""
 
     holds: Callable[[Any], Any]
     """Return a true value for an instance that obeys the rule."""
@@ -74,14 +74,14 @@ def check_fields(value: Any, where: str = "") -> None:
 def check_name(name: str, where: str = "name") -> None:
     """Raise ``UserError`` if a name is not valid for a file or folder."""
     if not _NAME.fullmatch(name):
-        raise UserError(f"{where} is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
+        raise UserError(f"{where} is {name!r}; it names a folder: use only letters, digits, '.', '_' and '-'.")
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def dump(value: Any) -> Any:
-    """Return plain dicts, lists and scalars that JSON can hold; ``build`` reads them back."""
+    """Return plain dicts, lists and scalars that JSON can represent; ``build`` reads them back."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: dump(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
@@ -93,7 +93,7 @@ def dump(value: Any) -> Any:
 
 def unknown(path: str, name: str, known: Sequence[str]) -> str:
     """Return the sentence for an unknown name, with the nearest known names, or all of them."""
-    return f"{path} is not known; {did_you_mean(name, known)}"
+    return f"{path} is unknown; {did_you_mean(name, known)}"
 
 
 def _auto(field: dataclasses.Field, value: Any) -> Any:
@@ -101,10 +101,10 @@ def _auto(field: dataclasses.Field, value: Any) -> Any:
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
-    """Convert a plain value to the type ``hint``. A mapping gives the types of required keys.
+    """Convert a plain value to the type ``hint``. If ``hint`` is a mapping, it gives the types of required keys.
 
     Raises:
-      UserError: the value has another type; the message names the path below ``where``.
+      UserError: the value has the wrong type or is outside its range; the message gives its path below ``where``.
     """
     origin = typing.get_origin(hint)
     if hint is Any:
@@ -154,7 +154,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise UserError(f"{where} is {shown(value)}; it must be a group of named items.")
         if other := [key for key in value if not isinstance(key, str)]:
-            raise UserError(f"{where} has an item {shown(other[0])}; write its name as a text, {str(other[0])!r}.")
+            raise UserError(f"{where} has the key {shown(other[0])}; write keys as text, here {str(other[0])!r}.")
         return {key: convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):

@@ -1,4 +1,4 @@
-"""Define exceptions: the command line and notebooks print the message of a ``UserError`` without a traceback."""
+"""Define exceptions. The command line and notebooks print the message of a ``UserError`` without a traceback."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class UserError(ValueError):
     """A user's mistake, with the given value, the rule and the remedy.
 
-    It is raised on purpose wherever arguments, files, configs or tables from outside cannot be used. Any other
-    exception is a bug in moejax.
+    It is raised wherever arguments, files, configs or tables that the user gives cannot be used. Any other exception is
+    a bug in moejax.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -24,7 +24,7 @@ class ChildError(Exception):
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return a sentence with the sizes that an out-of-memory exception states; None for others."""
+    """Return a sentence with the sizes that an out-of-memory exception states; None for other exceptions."""
     text = str(error)
     # Compare the name, since commands without JAX call this too.
     if type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in text:
@@ -35,5 +35,5 @@ def out_of_memory(error: BaseException) -> str | None:
     return None
 
 
-OURS = "this is a mistake of moejax's and not yours; please report it, with the command and the lines above."
+OURS = "this is a bug in moejax, not a mistake of yours; please report it with the command and the lines above."
 """Message below the traceback of any exception that is not a ``UserError``."""

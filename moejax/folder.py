@@ -30,9 +30,9 @@ def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
     """Return moejax's folder in the user's cache directory; the folder may not exist yet.
 
     Raises:
-      RuntimeError: the user has no home.
+      RuntimeError: the user has no home directory.
     """
-    # The XDG Base Directory Specification says that a relative path is invalid and to be ignored.
+    # By the XDG Base Directory Specification, a relative path is invalid and must be ignored.
     given = Path(environment.get("XDG_CACHE_HOME", ""))
     return (given if given.is_absolute() else Path.home() / ".cache") / "moejax"
 
@@ -45,7 +45,7 @@ _SET: ContextVar[dict[Path, Path] | None] = ContextVar("set", default=None)
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is a file; False for names that no file can have."""
+    """Return whether a path is a file; False for invalid file names."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def is_file(path: Path) -> bool:
 
 @contextlib.contextmanager
 def reading(paths: Iterable[Path]) -> Iterator[None]:
-    """Protect input files of a command within this context: ``atomic_write`` replaces none of them."""
+    """Protect the input files of a command: within this context, ``atomic_write`` does not replace them."""
     token = _INPUTS.set(frozenset(path.resolve() for path in paths))
     try:
         yield
@@ -64,8 +64,8 @@ def reading(paths: Iterable[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outputs_of(folder: Path) -> Iterator[None]:
-    """Restrict ``atomic_write`` within this context to replace files below ``folder`` only if moejax wrote them
-    unchanged.
+    """Restrict ``atomic_write`` within this context: it replaces a file below ``folder`` only if moejax wrote the file
+    and its content has not changed since.
 
     Written files are recorded in ``folder/.moejax-written``, so that the same command can be repeated.
     """
@@ -92,7 +92,7 @@ def check_replaceable(path: Path) -> None:
     if name not in known:
         raise UserError(f"{path} exists and was not written by moejax; choose another path, or move it away.")
     if path.is_symlink() or not path.is_file() or sha256(path) not in known[name]:
-        raise UserError(f"{path} was changed after moejax wrote it; name another place, or move it away.")
+        raise UserError(f"{path} was changed after moejax wrote it; choose another path, or move it away.")
 
 
 def _recorded_at(path: Path) -> tuple[Path, str] | None:
@@ -110,7 +110,7 @@ def written_in(folder: Path) -> list[str]:
 
 
 def noted(folder: Path) -> dict[str, set[str]]:
-    """Return the hashes of files in an output folder as moejax wrote them, by name.
+    """Return the recorded hashes of the files that moejax wrote in an output folder, keyed by file name.
 
     Raises:
       UserError: the record is not a regular file.
@@ -122,7 +122,7 @@ def noted(folder: Path) -> dict[str, set[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return noted
     for line in lines:
-        # A torn line names no file, so its file is left alone.
+        # Skip a partly written line. Its file then counts as not written by moejax, and is not replaced.
         with contextlib.suppress(ValueError, RecursionError):
             match json.loads(line):
                 case [str(name), str(content)]:
@@ -137,8 +137,8 @@ def note(folder: Path, name: str, file: Path) -> None:
         with os.fdopen(_open_record(folder, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as notes:
             # The leading newline starts a new line after a torn one.
             notes.write(f"\n{json.dumps([name, content])}\n".encode())
-            # The record is synced first. Otherwise a file that survived a power failure without one would seem to be
-            # modified by hand.
+            # The record is synced before the file. Otherwise, after a power failure, a new file without its record
+            # would seem to be modified by hand.
             notes.flush()
             os.fsync(notes.fileno())
 
@@ -154,18 +154,18 @@ def check_as_written(path: Path, content: str | None = None) -> None:
         known = noted(place.parent).get(place.name)
         if known and path.is_file() and (content or sha256(path)) not in known:
             raise UserError(
-                f"{path} is not what moejax wrote there: it was damaged, or changed by hand. Bring back a copy, or "
-                f"remove it and write it again; if you changed it, keep it in another folder, without {WRITTEN}."
+                f"{path} differs from the file that moejax wrote: it was damaged, or changed by hand. Restore a copy, "
+                f"or remove it and write it again. If you changed it on purpose, move it to a folder without {WRITTEN}."
             )
 
 
 def _open_record(folder: Path, flags: int) -> int:
-    """Open the record of written files, which is neither a link to another file nor a pipe, which has no end."""
+    """Open the record of written files; raise ``UserError`` if it is a link or not a regular file."""
     path = folder / WRITTEN
     descriptor = None if path.is_symlink() or path.is_dir() else open_regular(path, flags)
     if descriptor is None:
         raise UserError(
-            f"{path} is not a file, and moejax records its outputs there; choose another --out, or remove it."
+            f"{path} must be a regular file, where moejax records its outputs; choose another --out, or remove it."
         )
     return descriptor
 
@@ -184,11 +184,11 @@ def sha256(path: Path, read: Callable[[int], None] = lambda size: None) -> str:
 def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
     """Yield a temporary file; afterwards ``path`` is either the old file or the complete new one.
 
-    This holds if the process dies at any time and, since the bytes are synced first, if the power fails. With
-    ``noted``, the hash is recorded for ``check_as_written``.
+    This holds even if the process dies or, because the bytes are synced first, the power fails. With ``noted``, the
+    hash is recorded for ``check_as_written``.
 
     Raises:
-      UserError: ``path`` may not be replaced, as in ``check_replaceable``.
+      UserError: ``path`` must not be replaced (see ``check_replaceable``).
     """
     check_replaceable(path)
     # A name may have 255 bytes. The end is kept, since libraries read the format from it.
@@ -207,7 +207,7 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
         else:
             _take_place({path: partial})
     except Exception as error:
-        # Libraries report a full disk in their own ways, without an error number. The system reports it with one.
+        # Some libraries report a full disk without an error number. Growing the file gives the system's own error.
         if isinstance(error, UserError) or getattr(error, "errno", None) is not None or not partial.exists():
             raise
         try:
@@ -221,11 +221,11 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def one_set() -> Iterator[None]:
-    """Replace all files of ``atomic_write`` within this context at its end, in the order of writing, or none after an
+    """Hold back the files of ``atomic_write`` within this context, and replace all of them at its end, or none after an
     error.
 
-    Readers therefore see files that belong together. The last file may name the others. A nested set is part of the
-    outer one.
+    Readers therefore see files that belong together. Files are replaced in the order of writing, so the last file may
+    refer to the others. A nested set is part of the outer one.
     """
     if _SET.get() is not None:
         yield
@@ -254,7 +254,7 @@ def _take_place(partials: Mapping[Path, Path]) -> None:
 
 
 def _grow(path: Path) -> None:
-    """Raise ``OSError`` if a file that is about to be removed cannot grow, because the disk is full."""
+    """Append to a file that is about to be removed, which raises ``OSError`` if the disk is full."""
     with path.open("ab", buffering=0) as file:
         left = 2**16
         while left:
@@ -265,13 +265,13 @@ def _grow(path: Path) -> None:
 def check_new_folder(path: Path) -> None:
     """Raise ``UserError`` if ``atomic_folder`` could not create a folder at ``path``.
 
-    The new folder may replace nothing or an empty folder. It does not replace a link, or the current folder, which
-    would leave the shell in a deleted one.
+    The new folder may replace an empty folder, but not a link or the current folder. Replacing the current folder would
+    leave the shell in a deleted folder.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link, which a new folder would replace; give the link's target as --out.")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} is there already; choose another --out, or remove it.")
+        raise UserError(f"{path} already exists; choose another --out, or remove it.")
     if path.absolute() == Path.cwd() or path.resolve() == Path.cwd():
         raise UserError(f"{path} is the current folder; give a new folder in it as --out.")
 
@@ -286,17 +286,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     check_new_folder(path)
     path = path.absolute()
     partial = path.with_name(f".{path.name}.partial")
-    # A stopped command leaves its lock.
+    # A stopped command leaves its lock file in the folder.
     is_left = partial.is_dir() and ((partial / ".lock").is_file() or not any(partial.iterdir()))
     if partial.is_symlink() or (partial.exists() and not is_left):
         raise UserError(
-            f"{partial} is there already, and the new folder is first written there; remove it if it is left of a "
-            f"command that was stopped, move it away, or choose another --out."
+            f"{partial} already exists, and the new folder is first written there. Remove it if a stopped command left "
+            f"it there, move it away, or choose another --out."
         )
     partial.mkdir(parents=True, exist_ok=True)
     with only_writer(partial, patience_seconds=0.0):
         try:
-            # Files of a killed process are of no use.
+            # Remove the files of a killed process, which are incomplete.
             for child in partial.iterdir():
                 if child.is_dir():
                     shutil.rmtree(child)
@@ -322,7 +322,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the differences of two nested values: old and new value by path, ``a.b``. Missing values are None."""
+    """Return the old and new values that differ, keyed by their path (``a.b``). Missing values are None."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(old) + [key for key in new if key not in old]
         return {
@@ -334,7 +334,7 @@ def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
 
 
 def differences(old: Any, new: Any) -> list[str]:
-    """Return the differences of two nested values, as ``a.b was 1, is 2``."""
+    """Return the differences of two nested values as texts such as ``a.b was 1, is 2``."""
     return [f"{path} was {shown(was)}, is {shown(now)}" for path, (was, now) in changes(old, new).items()]
 
 
@@ -353,7 +353,7 @@ def open_regular(path: Path, flags: int) -> int | None:
 def _lock(folder: Path, flags: int) -> Iterator[int]:
     path = folder / ".lock"
     if (lock := open_regular(path, flags)) is None:
-        raise UserError(f"{path} is not a file, and moejax keeps the folder's lock there; remove it.")
+        raise UserError(f"{path} must be a regular file, because moejax locks it; remove it.")
     try:
         yield lock
     finally:
@@ -378,10 +378,10 @@ class HeldLock:
 
     folder: Path
     token: str
-    """Content of the lock file as this process wrote it; empty if it could not."""
+    """Content that this process wrote to the lock file; empty if writing failed."""
 
     def is_held(self) -> bool:
-        """Return whether the folder is still the locked one, as far as the system can tell now."""
+        """Return whether the folder is still the locked one; True if the lock file cannot be read."""
         try:
             return not self.token or (self.folder / ".lock").read_text() == self.token
         except FileNotFoundError:
@@ -390,20 +390,20 @@ class HeldLock:
             return True
 
     def check(self) -> None:
-        """Raise ``UserError`` if the folder or its lock was moved or replaced since."""
+        """Raise ``UserError`` if the folder or its lock file was moved or replaced since it was locked."""
         if not self.is_held():
             raise UserError(
-                f"{self.folder} is not what it was when this process began to write to it: it was moved or replaced, "
-                f"or its .lock was removed. Nothing more is written there. Check the folder, and start again with the "
-                f"one to continue."
+                f"{self.folder} was moved or replaced, or its .lock was removed, after this process began to write to "
+                f"it. Nothing more is written there. Check the folder, and start again with the folder to continue."
             )
 
 
 @contextlib.contextmanager
 def locked(folder: Path, *, shared: bool, patience_seconds: float = 0.0) -> Iterator[bool]:
-    """Hold the folder's lock, shared or alone, and yield whether it is held; True on a file system without locks.
+    """Hold the folder's lock, shared or exclusively, and yield whether it is held.
 
-    It is not held if other processes hold it longer than ``patience_seconds``.
+    Yield False if other processes hold it for longer than ``patience_seconds``, and True on a file system without
+    locks.
     """
     with _lock(folder, os.O_RDWR | os.O_CREAT) as lock:
         deadline, held = time.monotonic() + patience_seconds, False
@@ -422,7 +422,7 @@ def locked(folder: Path, *, shared: bool, patience_seconds: float = 0.0) -> Iter
 
 @contextlib.contextmanager
 def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[HeldLock]:
-    """Hold the folder's lock, which is released when the process dies.
+    """Hold the folder's lock exclusively; it is also released when the process dies.
 
     Raises:
       UserError: another process still holds it after ``patience_seconds``.
@@ -439,7 +439,7 @@ def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[HeldLo
                         f"Another process is writing to {folder}; wait for it, stop it, or choose another --out."
                     ) from None
                 time.sleep(0.2)
-        # The inode number is no substitute: mounted buckets change it.
+        # The inode number cannot replace this token, because mounted buckets change it.
         token = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}\n"
         try:
             os.ftruncate(lock, 0)

@@ -1,7 +1,7 @@
 """Open files that a user names: regular files only, decompressed by suffix, within limits.
 
 A pipe blocks its reader, and a device has no end. A small compressed file may hold one line of gigabytes. A clone
-without Git LFS has pointers in place of files. Every reader of such files opens or checks them here.
+without Git LFS has pointers in place of files. All code that reads such files opens or checks them with this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNREADABLE = (OSError, EOFError, zlib.error)
 """Exceptions of a damaged or vanished file. gzip.BadGzipFile and Arrow's zstd errors are OSErrors."""
 
 MOST_LINE_BYTES = 2**28
-"""Maximum length of a line, or of an item of a JSON array, in memory: about fifty times the Bible."""
+"""Maximum length in bytes of a line, or of an item of a JSON array."""
 
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_BYTES = 1024
@@ -38,7 +38,7 @@ def _zstd(path: str) -> Any:
 
 
 COMPRESSIONS: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".zst": _zstd}
-"""Functions that open a file for reading, by its last suffix."""
+"""Functions that open a file for reading, keyed by its last suffix."""
 
 
 def is_compressed(path: str | Path) -> bool:
@@ -75,10 +75,10 @@ def _kind(mode: int) -> str:
 
 
 def check_text(path: str | Path) -> None:
-    """Raise ``UserError`` if a file of text begins in UTF-16 or UTF-32; readers name what is damaged.
+    """Raise ``UserError`` if a text file begins in UTF-16 or UTF-32. Other damage is left to the file's reader.
 
     Raises:
-      UserError: see also ``check``.
+      UserError: also as in ``check``.
     """
     with contextlib.suppress(*UNREADABLE), opened(path) as stream:
         if not json.detect_encoding(stream.read(4)).startswith("utf-8"):

@@ -1,4 +1,4 @@
-"""Compute central intervals of repeated answers to one question, such as predictions of resampled fits."""
+"""Compute central intervals of many answers to one question, such as the predictions of resampled fits."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Interval:
         return not (self.factor <= DECISIVE_FACTOR and self.undefined <= UNDEFINED_SHARE)
 
     def bounds(self, written: Callable[[float], str] = format) -> str:
-        """Return both bounds as text, open ones in words, with the share of laws without an answer."""
+        """Return both bounds as text, with words for infinite bounds, and the share of laws without an answer."""
         low = written(self.low) if np.isfinite(self.low) else "open below"
         high = written(self.high) if np.isfinite(self.high) else "open above"
         text = f"[{low}, {high}]"
-        return f"{text}, no answer under {self.undefined:.0%} of the laws" if self.undefined else text
+        return f"{text}, no answer for {self.undefined:.0%} of the laws" if self.undefined else text
 
     def ends(self, written: Callable[[float], str] = format) -> str:
-        """Return the same text, with a remark if the interval is uninformative."""
+        """Return the text of ``bounds``, with a remark if the interval is uninformative."""
         return f"{self.bounds(written)} (not determined by these runs)" if self.uninformative else self.bounds(written)
 
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ def in_percent(level: float) -> str:
 
 
 MOST_LEVEL = LEVEL.high
-"""Maximum level. Tails beyond it depend on the shape of a distribution and not on the runs."""
+"""Maximum level. Beyond it, the bounds depend on the assumed shape of a distribution rather than on the runs."""
 
 
 def check_level(level: float) -> float:
-    """Return the share of answers in an interval if it is valid.
+    """Return ``level``, the share of answers in an interval, if it is valid.
 
     Raises:
       UserError: the level is not above 0, or is above ``MOST_LEVEL``.

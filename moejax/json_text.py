@@ -18,7 +18,7 @@ def parse(text: str, **options: Any) -> Any:
     """Parse JSON of any origin; ``options`` are those of ``json.loads``.
 
     Raises:
-      ValueError: it is not JSON, or (as ``UserError``) nested more than ``MOST_DEPTH`` deep.
+      ValueError: it is not JSON, or (as ``UserError``) nested more than ``MOST_DEPTH`` levels deep.
     """
     try:
         value = json.loads(text, **options)
@@ -27,11 +27,11 @@ def parse(text: str, **options: Any) -> Any:
     else:
         if sum(map(text.count, "[{")) <= MOST_DEPTH or not is_deep(value):
             return value
-    raise UserError(f"it is nested more than {MOST_DEPTH} deep")
+    raise UserError(f"it is nested more than {MOST_DEPTH} levels deep")
 
 
 def is_deep(value: Any, most: int = MOST_DEPTH) -> bool:
-    """Return whether lists and mappings are nested more than ``most`` deep."""
+    """Return whether lists and mappings are nested more than ``most`` levels deep."""
     if not isinstance(value, list | tuple | Mapping):
         return False
     return not most or any(is_deep(one, most - 1) for one in (value.values() if isinstance(value, Mapping) else value))
@@ -46,8 +46,8 @@ def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:
     known = plain(value)
     for place, number in _infinite(known):
         raise UserError(
-            f"{place or 'The result'} would be {number}, which JSON cannot hold: the input is outside the range that "
-            f"can be computed. Give realistic sizes and counts."
+            f"{place or 'The result'} is {number}, which JSON cannot represent, because the input is outside the range "
+            f"that can be computed. Give realistic sizes and counts."
         )
     return json.dumps(known, indent=indent, allow_nan=False, **options)
 
@@ -70,7 +70,7 @@ def finite(value: Any) -> Any:
 
 
 def plain(value: Any, *, infinite: bool = True) -> Any:
-    """Return data that JSON can hold. NaN becomes None, and infinite numbers too unless ``infinite``.
+    """Return data that JSON can represent. NaN becomes None; infinite numbers also do, unless ``infinite``.
 
     Dataclasses become dictionaries of their fields, or what their method ``to_json`` returns; arrays become lists,
     tables lists of rows.
@@ -86,7 +86,7 @@ def plain(value: Any, *, infinite: bool = True) -> Any:
     if dataclasses.is_dataclass(value):
         to_json = getattr(value, "to_json", None)
         return plain(fields(value) if to_json is None else to_json(), infinite=infinite)
-    # These avoid imports of NumPy and pandas for data without their types.
+    # These checks do not import NumPy or pandas.
     if type(value).__module__ == "numpy":
         return plain(value.tolist(), infinite=infinite)
     if hasattr(value, "to_dict"):
@@ -95,6 +95,6 @@ def plain(value: Any, *, infinite: bool = True) -> Any:
 
 
 def fields(value: Any, *without: str) -> dict[str, Any]:
-    """Return the fields of a dataclass by name, except ``without``: a starting point for its ``to_json``."""
+    """Return the fields of a dataclass, keyed by name, except ``without``. A ``to_json`` method can start from them."""
     names = [field.name for field in dataclasses.fields(value) if field.name not in without]
     return {name: getattr(value, name) for name in names}

@@ -3,7 +3,7 @@
 Starts are Sobol points, which fill a cube more evenly than random points. A lane is one of several minimisations that
 run in one compiled program.
 
-No other file uses jaxopt, which is no longer maintained, so that it can be replaced here alone.
+Only this file uses jaxopt, which is no longer maintained, so jaxopt can be replaced here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moejax.float64 import float64
 from moejax.say import CountCallback
 
 STALLED_STEPS = 4
-"""Consecutive steps that lower the value by less than its rounding error, after which a lane stops."""
+"""A lane stops after this many consecutive steps that lower the value by less than its rounding error."""
 
 Objective = Callable[[Any, Any, Any], Any]
 """``(point, shared, lane) -> value``; hashable, so that equal objectives share one compiled program."""
@@ -70,10 +70,10 @@ IN_A_ROW = 3
 
 
 def least_squares(residuals: Residuals, starts: np.ndarray, *, max_steps: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Minimize sums of squares from many starts at once by the Levenberg-Marquardt method.
+    """Minimise sums of squares from many starts at once with the Levenberg-Marquardt method.
 
-    Steps are solved for all points together. Only residuals and Jacobians are compiled, so that a new number of
-    residuals does not compile the search again.
+    Steps are solved for all points together. Only residuals and Jacobians are compiled, so a different number of
+    residuals does not recompile the search.
 
     Returns:
       points, and their sums of squares, which are infinite if the sum at the start is not finite.
@@ -136,10 +136,10 @@ def polish(
 ) -> Minimum:
     """Apply ``newton``, then trust-region steps if the gradient norm is still above ``tolerance``.
 
-    A curved valley, or one that leads to infinity, stops a line search and full Newton steps, since its curvature holds
-    only for shorter steps. If a coefficient vanishes, its coordinate ends far away. Along the kinks of a robust
-    penalty, steps are short: 2,000 to 3,600 of a millisecond each were observed. The tolerance is relative to a value
-    above 1.
+    Line searches and full Newton steps stop in a curved valley, because the curvature at a point is valid only for
+    shorter steps. They also stop in a valley that leads to infinity, which occurs if a coefficient vanishes. Along the
+    kinks of a robust penalty, steps are short: searches took 2,000 to 3,600 steps of 1 ms each. The tolerance is
+    multiplied by the absolute value of the objective if that is above 1.
     """
     here = newton(objective, point, shared, lane)
     if here.gradient_norm <= tolerance * max(1.0, abs(here.value)) or not here.is_finite:
@@ -245,7 +245,7 @@ def _filled(rows: Any, length: int, filling: float) -> np.ndarray:
 
 MOST_POINTS = 1024
 AT_ONCE = 2**23
-"""Numbers in the lanes that are evaluated at once: 64 MB per array, and several arrays exist at a time."""
+"""Maximum total length of the lanes that are evaluated together: 64 MB per array, of which several exist at a time."""
 
 
 def _points_at_once(lane: Any) -> int:
@@ -258,7 +258,7 @@ def _points_at_once(lane: Any) -> int:
 def _descend(
     objective: Objective, starts: Any, shared: Any, lanes: Any, tolerance: Any, max_iterations: Any
 ) -> tuple[Any, Any, Any, Any]:
-    # The import takes longer than what a stored fit answers, which needs no search.
+    # The import takes longer than answers from a stored fit, which need no search.
     import jaxopt
 
     def scaled(point: Any, lane: Any, scale: Any) -> Any:
@@ -311,7 +311,7 @@ def _values(objective: Objective, points: Any, shared: Any, lane: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _second_order(objective: Objective, point: Any, shared: Any, lane: Any) -> tuple[Any, Any, Any]:
-    # The objective is traced and compiled once for all three.
+    # The objective is traced and compiled once for the value, the gradient and the Hessian.
     def first(point: Any) -> tuple[Any, tuple[Any, Any]]:
         value, gradient = jax.value_and_grad(objective)(point, shared, lane)
         return gradient, (value, gradient)
@@ -324,12 +324,12 @@ BITS = 30
 
 
 def sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
-    """Return Float64 (count, dimensions): the first points of a Sobol sequence in [0, 1), scrambled by a seed.
+    """Return Float64[count, dimensions]: the first points of a Sobol sequence in [0, 1), scrambled with a seed.
 
     Direction numbers are those of Joe and Kuo (2008), "Constructing Sobol sequences with better two-dimensional
     projections". Scrambling uses random lower triangular matrices and a shift (Matousek 1998). The points equal those
-    of ``scipy.stats.qmc.Sobol``, whose import takes longer than a fit. It is used for more than 37 dimensions. Points
-    are balanced if ``count`` is a power of 2.
+    of ``scipy.stats.qmc.Sobol``, which is used only for more than 37 dimensions, because its import takes longer than a
+    fit. Points are balanced if ``count`` is a power of 2.
     """
     if dimensions > len(DIRECTIONS):
         from scipy.stats import qmc
@@ -351,7 +351,7 @@ def sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
 
 
 def _digits(polynomial: int, first: tuple[int, ...]) -> np.ndarray:
-    """Return the binary digits of a dimension's direction numbers, by the recurrence of its primitive polynomial."""
+    """Return the binary digits of a dimension's direction numbers, from the recurrence of its primitive polynomial."""
     numbers = list(first or (1,) * BITS)
     degree = len(first)
     for j in range(len(numbers), BITS):

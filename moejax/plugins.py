@@ -49,12 +49,12 @@ class LazyDict(MutableMapping[K, V]):
 
 
 def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) -> dict[str, V]:
-    """Return moejax's own entries and those of a group of entry points, by name.
+    """Return moejax's own entries and those of a group of entry points, keyed by name.
 
     ``kind`` is the class of the entries, whose ``name`` must equal the entry point's name; None for functions.
 
     Raises:
-      UserError: a plugin has a name that exists already, cannot be imported, or is not an object of this kind.
+      UserError: a plugin has an invalid or existing name, cannot be imported, or is not an object of this kind.
     """
     # The import takes longer than moejax --help.
     from importlib.metadata import entry_points
@@ -62,13 +62,13 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
     merged = dict(own)
     for point in entry_points(group=group):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-        where, remedy = f"The package {package} (entry point {point.name!r} of {group})", "Change or uninstall it."
+        where, remedy = f"Entry point {point.name!r} of package {package} ({group})", "Fix or uninstall the package."
         if not NAME.fullmatch(point.name):
-            raise UserError(f"{where} needs a name of lower-case letters, digits and underscores. {remedy}")
+            raise UserError(f"{where} has an invalid name; use lower-case letters, digits and underscores. {remedy}")
         if point.name in merged:
-            raise UserError(f"{where} has the name of another plugin or a built-in one. {remedy}")
+            raise UserError(f"{where} has the name of another plugin or of a built-in entry. {remedy}")
         try:
-            # A package may print; stdout is for results. It may also exit, without an error.
+            # A package may print during its import, but stdout is for results. It may also exit.
             with contextlib.redirect_stdout(sys.stderr):
                 found = point.load()
         except (Exception, SystemExit) as error:
@@ -78,7 +78,7 @@ def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) 
             wanted = "a function" if kind is None else f"a {kind.__name__}"
             raise UserError(f"{where} is a {type(found).__name__} and must be {wanted}. {remedy}")
         if kind is not None and (name := getattr(found, "name", "")) != point.name:
-            raise UserError(f"{where} has the name {name!r}; both must be the same. {remedy}")
+            raise UserError(f"{where} loads an object with the name {name!r}; both names must be equal. {remedy}")
         merged[point.name] = cast(V, found)
     return merged
 

@@ -8,10 +8,10 @@ import re
 from moejax.errors import UserError
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-"""Multipliers by suffix letter, in either case."""
+"""Multipliers, keyed by suffix letter; lower-case letters are accepted too."""
 
 SMALLEST, LARGEST = 1e-60, 1e60
-"""Bounds of valid numbers, whose products and powers fit in a float64."""
+"""Bounds of valid numbers. Within them, products and powers fit in a float64."""
 
 LONGEST = 100
 """Maximum length of a number's text. The patterns below take quadratic time."""
@@ -30,8 +30,8 @@ _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 def parse(text: str) -> float:
     """Parse a number: ``"30B"``, ``"1.5T"``, ``"1e22"``, ``"4,096"``, ``"2.0×10¹⁹"``.
 
-    Commas or spaces may separate thousands, powers of ten may be written out, and Markdown may make it bold. Whole
-    numbers stay exact as long as a float can hold them.
+    Commas or spaces may separate thousands, powers of ten may be written out, and Markdown emphasis is ignored. Whole
+    numbers are exact if a float can represent them.
 
     Raises:
       UserError: the text is not a number, has an unknown letter, or is outside ``SMALLEST`` to ``LARGEST``.
@@ -48,12 +48,12 @@ def parse(text: str) -> float:
     value = float(re.sub(r"[,_ ]", "", match[1])) * SUFFIXES[match[3].upper()]
     if value and not SMALLEST <= abs(value) <= LARGEST:
         size = "large" if abs(value) > 1 else "small"
-        raise UserError(f"{text!r} is too {size} a number; give 0, or one from {SMALLEST:g} to {LARGEST:g}.")
+        raise UserError(f"{text!r} is too {size}; give 0, or a number from {SMALLEST:g} to {LARGEST:g}.")
     return value
 
 
 def plainly(text: str) -> str:
-    """Return a number's text without emphasis, in ASCII, with a power of ten as an exponent."""
+    """Return a number's text in ASCII, without Markdown emphasis, and with a power of ten in exponent notation."""
     text = re.sub(r"\s", " ", text.strip())
     while emphasised := _EMPHASIS.fullmatch(text):
         text = emphasised[2].strip()
@@ -112,7 +112,7 @@ def _plain(value: float | int, digits: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return seconds as a clock time: ``12:07``, ``3:12:07``, ``2 d 3:12:07``."""
+    """Return a duration in seconds as text: ``12:07``, ``3:12:07``, ``2 d 3:12:07``."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if not hours:

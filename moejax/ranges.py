@@ -1,7 +1,7 @@
 """Declare the allowed values of a config's field in its type: ``beta1: BelowOne``.
 
-``moejax.config`` refuses others, by the field's path, before any computation. Bounds of numbers are far beyond trained
-models, and within what int32 indices and float32 numbers hold.
+``moejax.config`` rejects other values before any computation, with the field's path in the error. The bounds of numbers
+are far beyond trained models, and within the ranges of the numbers and indices that later computations use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NumberRange:
 
 @dataclass(frozen=True)
 class Choices:
-    """Names that a field may have."""
+    """Names that a field accepts."""
 
     names: tuple[str, ...]
 
@@ -92,7 +92,7 @@ Length = Annotated[int, whole(0, INT32)]
 """Length of a sequence, or of a part of it, in tokens."""
 Steps = Annotated[int, whole(1, INT32)]
 Copies = Annotated[int, whole(0, 1_000_000)]
-"""Number of things that are created or kept."""
+"""Number of objects to create or keep."""
 RESAMPLES = whole(10, 100_000)
 """Number of bootstrap resamples. With fewer, the bounds of an interval are the extreme resamples themselves."""
 LEVEL = NumberRange(0, 0.9999, without_low=True)

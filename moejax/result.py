@@ -1,7 +1,7 @@
 """Represent results of analyses and commands as data: titled tables of typed columns, warnings and notes.
 
 ``moejax.report.render`` writes a result to a terminal, or as Markdown, HTML, LaTeX or JSON. A table is declared once,
-by fields of a dataclass or by columns that read their values from any object::
+with the fields of a dataclass, or with columns that read their values from any object::
 
     @dataclass(frozen=True)
     class Error:
@@ -31,7 +31,7 @@ MISSING = "–"
 NOT_DETERMINED = "not determined"
 """Text of an answer with an uninformative interval."""
 NOT_SET = "not set by the data"
-"""Text of a coefficient that no run affects."""
+"""Text of a coefficient that does not affect the prediction of any run."""
 OF_ANOTHER = "of another output"
 """Text of a coefficient that does not affect the fitted output."""
 
@@ -52,8 +52,8 @@ class Column:
     symbol: bool = False
     """True if the column holds letters of a formula, such as ``alpha_N``, which LaTeX sets as mathematics."""
     value: Callable[[Any], Any] | str = ""
-    """Attribute of a row's object, such as ``fit.metrics.mae``, or its key if the row is a mapping, or a function of
-    the object; see ``Table.of``.
+    """Path of an attribute of a row's object, such as ``fit.metrics.mae``; a key if the row is a mapping; or a function
+    of the object. See ``Table.of``.
     """
 
     @property
@@ -90,7 +90,7 @@ def column(
 
 
 def columns_of(row: type) -> list[Column]:
-    """Return the columns that a dataclass declares by ``column``, in the order of its fields."""
+    """Return the columns that a dataclass declares with ``column``, in the order of its fields."""
     declared = [(field.name, field.metadata.get("column")) for field in dataclasses.fields(row)]
     return [dataclasses.replace(one, value=name) for name, one in declared if one is not None]
 
@@ -105,7 +105,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a title, and the sentences below it. Without columns it has only the sentences."""
+    """A table with a title and notes below it. Without columns it has only the notes."""
 
     title: str
     columns: Sequence[Column] = ()
@@ -113,7 +113,7 @@ class Table:
     """Values in the order of the columns: numbers, texts, None if unknown."""
     notes: Sequence[str] = ()
     key: str = ""
-    """Anchor in the links of a page; empty if none."""
+    """Anchor for links to the table in a page; empty if none."""
 
     @classmethod
     def of(
@@ -132,8 +132,8 @@ class Table:
         return [[c.written(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def shown(self) -> tuple[list[Column], list[list[str]]]:
-        """Return the columns and the rows as text, without columns of unknown values. The first column names the rows
-        and stays.
+        """Return the columns and the rows as text, without columns whose values are all unknown. The first column names
+        the rows and is always included.
         """
         cells = self.cells()
         empty = ("", MISSING)
@@ -142,15 +142,15 @@ class Table:
 
 
 class Shown:
-    """An answer that a notebook displays, and that becomes a DataFrame or LaTeX, by its ``summary()``."""
+    """An answer that notebooks display, and that can be converted to a DataFrame or LaTeX through its ``summary()``."""
 
     def summary(self) -> Result:
         """Return the answer as titled tables, warnings and notes, which ``moejax.show`` prints."""
         raise NotImplementedError
 
     def to_frame(self, table: str | None = None) -> DataFrame:
-        """Return the main table of ``summary()``, or the table with a title, as a DataFrame. Column names contain
-        units.
+        """Return the main table of ``summary()``, or the table with the title ``table``, as a DataFrame. Column names
+        contain units.
 
         Raises:
           UserError: no table has this title.
@@ -173,7 +173,7 @@ class Plotted(Shown):
     """An answer that has a figure."""
 
     def plot(self, runs: object = None) -> Any:
-        """Return the answer's figure of ``moejax.plot``, drawn with the runs if it shows any.
+        """Draw the answer's figure with ``moejax.plot``. Give the ``runs`` if the figure shows runs.
 
         Raises:
           UserError: the figure shows runs, and none are given.
@@ -182,7 +182,7 @@ class Plotted(Shown):
 
 
 def imported(module: str) -> Any:
-    """Import a module that itself imports the caller's module, such as the writer of an answer's summary."""
+    """Import a module that itself imports the caller's module, such as the module that renders summaries."""
     return importlib.import_module(f"moejax.{module}")
 
 
@@ -198,7 +198,7 @@ class Result(Shown):
     lead: Sequence[str] = ()
     """Sentences that answer the question, printed below the title."""
     main: int | str = 0
-    """The main table, by its title or its index among those with columns."""
+    """The main table: its title, or its index among the tables with columns."""
     for_latex: Table | None = None
     """The table that LaTeX shows, if it is not the main one."""
     data: Any = None
@@ -215,5 +215,5 @@ def percent(digits: int = 1) -> Callable[[float], str]:
 
 
 def size(value: float | int, digits: int = 4) -> str:
-    """Format a quantity with a suffix from 1,000 on, for a uniform column: ``26.82K`` above ``274.2K``."""
+    """Format a quantity with a suffix if it is at least 1,000, for a uniform column: ``26.82K`` above ``274.2K``."""
     return f"{value / 1000:.{digits}g}K" if 1000 <= value < 99_995 else format(value, digits)

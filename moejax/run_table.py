@@ -32,7 +32,7 @@ Series = Any
 TABLE = "runs.parquet"
 """The run table in the folder of a study."""
 WHOLE = 1e-9
-"""Relative tolerance for whole numbers, for rounding errors of arithmetic."""
+"""Relative tolerance for whole numbers, because arithmetic has rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -64,49 +64,53 @@ COLUMNS: dict[str, RunColumn] = {
     "vocab_size": _count("tokens", "size of the vocabulary"),
     "model_dim": _size("features", "width of the residual stream"),
     "num_layers": _size("layers", "number of blocks"),
-    "num_dense_layers": _count("layers", "dense blocks before the mixtures; empty if dense"),
-    "num_experts": _count("experts", "routed experts per mixture layer; 0 if dense"),
+    "num_dense_layers": _count("layers", "dense layers before the MoE layers; empty for a dense model"),
+    "num_experts": _count("experts", "routed experts per MoE layer; 0 for a dense model"),
     "top_k": _count("experts", "routed experts that serve one token"),
-    "num_shared_experts": _share("experts", "experts that serve every token, by the width of a routed one"),
-    "expert_hidden": _size("features", "width of one routed expert, of the feed-forward if dense"),
+    "num_shared_experts": _share("experts", "experts that serve every token, in units of a routed expert's width"),
+    "expert_hidden": _size("features", "width of one routed expert; of the feed-forward for a dense model"),
     "active_experts": _share("experts", "routed and shared experts that serve one token"),
     "granularity": _size("", "2 · model_dim / expert_hidden"),
     "sparsity": _share("share", "experts that do not serve a token, as a share of all"),
-    "shared_share": _share("share", "shared experts, as a share of those that serve a token"),
+    "shared_share": _share("share", "shared experts, as a share of the experts that serve a token"),
     "expansion": _size("", "params_total / params_active"),
     "params_total": _size("parameters", "parameters, embeddings included"),
     "params_active": _size("parameters", "parameters that serve one token, embeddings included"),
     "params_embedding": _share("parameters", "parameters of embedding and unembedding, part of both counts"),
-    "params_mtp": _share("parameters", "parameters of modules of multi-token prediction, in none of these counts"),
-    "params_mtp_active": _share("parameters", "those of them that serve one token"),
+    "params_mtp": _share(
+        "parameters", "parameters of multi-token prediction modules, not included in the other counts"
+    ),
+    "params_mtp_active": _share("parameters", "active parameters of multi-token prediction modules"),
     "tokens": _size("tokens", "training tokens"),
-    "unique_tokens": _size("tokens", "different tokens there were to train on, see docs/data.md"),
+    "unique_tokens": _size("tokens", "distinct tokens available for training, see docs/data.md"),
     "flops": _size("FLOPs", "training FLOPs, forward and backward, multi-token prediction included"),
     "batch_tokens": _size("tokens", "tokens per optimiser step"),
     "sequence_length": _size("tokens", "tokens per sequence"),
-    "learning_rate": _size("", "largest learning rate of the schedule"),
+    "learning_rate": _size("", "peak learning rate of the schedule"),
     "weight_decay": _share("", "decoupled weight decay"),
     "schedule": _text("name of the learning-rate schedule"),
-    "warmup_tokens": _share("tokens", "tokens before the learning rate is at its largest"),
+    "warmup_tokens": _share("tokens", "tokens before the learning rate reaches its peak"),
     "decay_tokens": _share("tokens", "tokens of the final decay, part of tokens"),
     "loss": _size("nats/token", "cross-entropy on the validation set"),
-    "is_predicted": _count("", "1 where the loss was not measured, but predicted; else 0"),
+    "is_predicted": _count("", "1 if the loss was predicted instead of measured, else 0"),
     "loss_low": _size("nats/token", "lower end of the 90 % range of a predicted loss"),
-    "loss_high": _size("nats/token", "upper end of it"),
+    "loss_high": _size("nats/token", "upper end of the 90 % range of a predicted loss"),
     "loss_standard_error": _share("nats/token", "standard error of a loss that was not measured"),
-    "bits_per_byte": _size("bits/byte", "the same per byte of text"),
+    "bits_per_byte": _size("bits/byte", "validation loss per byte of text"),
     "train_loss": _size("nats/token", "cross-entropy on the last training batches"),
-    "load_cv": _share("", "standard deviation over mean of the experts' loads"),
-    "balance_loss": _share("", "experts · sum of load share and mean probability, mean over layers; 1 is balanced"),
-    "max_violation": RunColumn("number", "", "largest load over the balanced one, minus 1"),
-    "load_entropy": _share("", "entropy of the loads over its largest value; 1 is balanced"),
+    "load_cv": _share("", "standard deviation of the experts' loads, divided by their mean"),
+    "balance_loss": _share(
+        "", "number of experts · sum of load share · mean probability, mean over layers; 1 if balanced"
+    ),
+    "max_violation": RunColumn("number", "", "largest load divided by the balanced load, minus 1"),
+    "load_entropy": _share("", "entropy of the loads divided by its maximum; 1 if balanced"),
     "dropped_share": _share("share", "assignments that exceeded their expert's capacity"),
     "params_active_served": _size("parameters", "params_active without the experts of dropped assignments"),
     "tokens_per_second": _size("tokens/s", "training throughput"),
     "train_seconds": _share("s", "wall time of training"),
-    "mfu": _share("share", "model FLOPs utilisation; empty where the peak is not known"),
-    "goodput": _share("share", "wall time spent in steps taken for the first time, over all times it was started"),
-    "memory_peak_bytes": _size("bytes", "most memory in use on the fullest device; on a CPU, of the process"),
+    "mfu": _share("share", "model FLOPs utilisation; empty if the chip's peak is unknown"),
+    "goodput": _share("share", "share of wall time spent in steps that ran for the first time, over all attempts"),
+    "memory_peak_bytes": _size("bytes", "peak memory of the device that used most; on a CPU, of the process"),
     "versions": _json("versions of the software that trained the run"),
     "config": _json("the run's configuration"),
 }
@@ -124,11 +128,11 @@ def read(path: str | Path) -> DataFrame:
 
 
 def read_as_it_is(path: str | Path) -> DataFrame:
-    """Read a table from a file or a tracker's runs with flat cells and unchecked columns, to rename or compute columns
-    first.
+    """Read a table from a file or a tracker's runs, with flat cells and unchecked columns, so that columns can be
+    renamed or computed first.
 
-    Notes about the table are in ``attrs["notes"]``. The hash of a Parquet table that moejax wrote is compared first:
-    for a flipped bit, a library may return other numbers or crash the process.
+    Notes about the table are in ``attrs["notes"]``. The hash of a Parquet table that moejax wrote is compared first,
+    because after a flipped bit a library may return other numbers or crash the process.
     """
     reader = check_source(path)
     if reader is None:
@@ -141,13 +145,13 @@ def read_as_it_is(path: str | Path) -> DataFrame:
         frame = reader(path)
     except MemoryError as error:
         raise UserError(
-            f"{path} ({size:,} bytes) does not fit in the memory of this process; name a smaller table, or raise the "
+            f"{path} ({size:,} bytes) does not fit in the memory of this process; give a smaller table, or raise the "
             f"limit (ulimit -v)."
         ) from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
+        raise UserError(f"Cannot read {path} as a table ({says('Python', error)}).") from error
     except ValueError as error:
-        raise UserError(f"{path} cannot be read as a table: {told(error)}.") from error
+        raise UserError(f"Cannot read {path} as a table: {told(error)}.") from error
     return _with_rows(frame, path)
 
 
@@ -166,7 +170,7 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
     """Return the reader of a table's file; None for a tracker's folder or server.
 
     Raises:
-      UserError: the name is not that of a table, the file does not exist, or a folder has no runs.
+      UserError: the file does not exist or has an unknown suffix, or a folder has no runs.
     """
     if "://" in str(path) and not source.has_prefix(path):
         raise UserError(f"{path} is not a local file; copy it to this machine first.")
@@ -175,7 +179,7 @@ def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
         return None
     path = Path(path)
     if not path.exists():
-        raise UserError(f"There is no run table at {path}; name an existing file ({', '.join(_READERS)}).")
+        raise UserError(f"There is no run table at {path}; give an existing file ({', '.join(_READERS)}).")
     if path.is_dir():
         raise UserError(source.no_runs(path))
     return _by_suffix(path, _READERS)
@@ -195,7 +199,7 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
 
 
 def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str] = ()) -> DataFrame:
-    """Return the same table with known columns in their types. Counts in ``computed`` need not be whole.
+    """Return the table with known columns converted to their types. Counts in ``computed`` need not be whole numbers.
 
     Numbers may have suffixes or exponents (``48M``, ``1e20``). Empty cells stay empty, since the required columns
     depend on the use of the table.
@@ -223,7 +227,7 @@ def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, 
     """Return the rules of a known column and, for each, the rows that break it. Empty cells break none.
 
     Args:
-      whole: True if counts must be whole numbers; computed ratios need not be.
+      whole: True if counts must be whole numbers; False for computed counts.
     """
     column = COLUMNS[name]
     broken = {}
@@ -242,22 +246,22 @@ WITHIN = f"from {SMALLEST:g} to {LARGEST:g}"
 
 
 def beyond(values: Series) -> Series:
-    """Return which positive numbers have products or powers that overflow or underflow a float64."""
+    """Return a mask of the positive numbers whose products or powers could overflow or underflow a float64."""
     return ((values > 0) & (values < SMALLEST)) | ((values > LARGEST) & (values < math.inf))
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as plain data; an empty cell is None."""
+    """Return the rows as plain data, with None for empty cells."""
     return foreign_json(frame.to_json(orient="records"), "The table", shape=list, remedy="")
 
 
 def with_flat_cells(frame: DataFrame) -> DataFrame:
-    """Return the table with lists in cells as text, and with entries of mappings as columns.
+    """Return the table with lists in cells as text, and with the entries of mappings as columns.
 
-    Text can be compared and grouped by. A cell ``{"config": {"lr": 1e-3}}`` gives a column ``config.lr``.
+    Text can be compared and used for grouping. A cell ``{"config": {"lr": 1e-3}}`` gives a column ``config.lr``.
 
     Raises:
-      UserError: it is not a table, or two of its columns have one name.
+      UserError: it is not a table, or two columns have the same name.
     """
     if not all(hasattr(frame, name) for name in ("columns", "attrs", "reset_index")):
         raise UserError(f"Runs are read from a file or a pandas DataFrame; got {shown(frame)}.")

@@ -43,7 +43,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> PartitionSpec:
-    """Return the mesh axes of each dimension. No mesh axis splits two dimensions.
+    """Return the mesh axes that split each dimension of an array. No mesh axis splits two dimensions.
 
     A dimension that is not divisible by its mesh axes is not split. Vectors are not split either: this would save
     little memory, and each use would gather them.
@@ -113,9 +113,9 @@ def can_split(sequences: int) -> bool:
 def over_tokens(
     local: Callable[..., Any], split: Sequence[jax.Array], whole: Sequence[jax.Array] = (), summed: bool = False
 ) -> Any:
-    """Compute ``local(*split, *whole)`` on each device's sequences of the arrays ``split``.
+    """Compute ``local(*split, *whole)`` on each device, with the device's sequences of the arrays in ``split``.
 
-    The result is the sum over devices if ``summed``, otherwise it is split like ``split``.
+    The result is the sum over devices if ``summed``; otherwise it is split like the arrays in ``split``.
     """
     if token_shards() == 1:
         return local(*split, *whole)

@@ -21,11 +21,11 @@ from moejax.wording import says
 T = TypeVar("T")
 
 CONTACT_SECONDS = 30.0
-"""Time limit for a store's first response. The limits of its client are minutes."""
+"""Time limit for a store's first response. Storage clients have limits of minutes."""
 
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
-"""Extra of moejax that installs the package of a protocol."""
+"""Extra of moejax that installs the client of each protocol."""
 
 _SUPPORTED = "give s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or a folder"
 
@@ -39,7 +39,7 @@ def is_remote(url: str | PathLike[str]) -> bool:
     if re.fullmatch(r"[a-z][a-z0-9+.-]+:/*", str(url)):
         raise UserError(f"{url} names no bucket; {_SUPPORTED}.")
     if missing := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", str(url)):
-        raise UserError(f"{url} has one slash; write {missing[1]}://{str(url)[missing.end() :]} for a store.")
+        raise UserError(f"{url} has only one slash; write {missing[1]}://{str(url)[missing.end() :]} for a store.")
     return "://" in str(url)
 
 
@@ -67,12 +67,12 @@ def _remote(url: str) -> tuple[Any, str]:
         small = f"{protocol.lower()}://"
         remedy = f"write {small}" if small != f"{protocol}://" else _SUPPORTED
         raise UserError(
-            f"{url} cannot be reached from here: {protocol}:// is not a known kind of storage; {remedy}."
+            f"{url} cannot be reached from here: the protocol {protocol}:// is not supported; {remedy}."
         ) from None
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
-        remedy = f"pip install 'moejax[{extra}]'" if extra else f"install it, or {_SUPPORTED}"
-        why = says("the store's client", error)
+        remedy = f"run pip install 'moejax[{extra}]'" if extra else f"install it, or {_SUPPORTED}"
+        why = says("fsspec", error)
         raise UserError(f"{url} cannot be reached from here: a package is missing ({why}); {remedy}.") from error
     try:
         # Without the listing cache, files of other writers are visible at once.
@@ -93,7 +93,8 @@ def reaching(url: object) -> Iterator[None]:
     # Every store's client has its own exceptions.
     except Exception as error:
         raise UserError(
-            f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or correct that."
+            f"{url} cannot be reached from here ({says('the storage client', error)}); correct the URL or your "
+            f"access to it, or give a folder."
         ) from error
 
 
@@ -128,9 +129,9 @@ def read_text(storage: DirFileSystem, path: str) -> str | None:
 
 def check_regular(storage: DirFileSystem, path: str) -> None:
     """Raise ``Damaged`` if a path is not a regular file: reading a pipe would block."""
-    # Object stores have no such files, and would need another request for every file.
+    # Object stores have only regular files, and this check would need another request for every file.
     if isinstance(storage.fs, LocalFileSystem) and storage.info(path)["type"] == "other":
-        raise Damaged(f"{path} is not a regular file; remove it, or bring back a copy.")
+        raise Damaged(f"{path} is not a regular file; remove it, or restore a copy.")
 
 
 def matching(storage: DirFileSystem, pattern: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 ``write_json`` adds one entry, the seal: ``"moejax": {"schema": 2, "sha256": …}``, with the hash of the rest. A list is
 stored as ``{"items": …, "moejax": …}``. ``read_json`` checks and removes the seal, and checks the rest against a shape.
-A file without a seal is refused, since its content is arbitrary. ``foreign_json`` reads files of other programs, which
+A file without a seal is rejected, since its content is arbitrary. ``foreign_json`` reads files of other programs, which
 have no seal.
 """
 
@@ -92,13 +92,13 @@ def read_bytes(path: Path, *, remedy: str) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise Missing(f"{path} is not there; {_end(remedy)}") from None
+        raise Missing(f"{path} does not exist; {_end(remedy)}") from None
     except OSError as error:
         raise Unreadable(f"{path} cannot be read ({says('the system', error)}); {_end(remedy)}") from error
 
 
 def parse_json(content: bytes | str, shape: Any, where: object, *, remedy: str) -> Any:
-    """Parse the content of a stored file like ``read_json``; errors name it ``where``.
+    """Parse the content of a stored file like ``read_json``. Errors call the file ``where``.
 
     Raises:
       Damaged: the content differs from what was written.
@@ -130,15 +130,15 @@ def parse_line(content: bytes, shape: Any) -> Any:
 
 
 def claim(folder: Path, name: str, value: Any) -> None:
-    """Make ``folder`` the output of ``value``, stored in ``folder/name``; do nothing if it already is.
+    """Claim ``folder`` for ``value`` by storing it in ``folder/name``; do nothing if it is already stored there.
 
     Raises:
-      UserError: the folder cannot be written, or holds something else.
+      UserError: the folder cannot be written, or holds other files or the output of another run.
     """
     check_writable(folder)
     path = folder / name
     if path.exists():
-        refuse_another(folder, read_json(path, dict, remedy=f"bring back a copy, or {ANOTHER_OUT}"), value)
+        refuse_another(folder, read_json(path, dict, remedy=f"restore a copy, or {ANOTHER_OUT}"), value)
     elif any(child for child in folder.iterdir() if not child.name.startswith(".")):
         raise UserError(f"{folder} is not empty and holds no {name}; choose an empty or new folder with --out.")
     else:
@@ -163,11 +163,11 @@ def check_writable(folder: Path) -> None:
 
 
 def refuse_another(folder: object, owner: Any, value: Any) -> None:
-    """Raise ``UserError`` if ``folder`` is the output of ``owner`` and ``value`` differs from it."""
+    """Raise ``UserError`` if ``value`` differs from ``owner``, the run whose output ``folder`` is."""
     different = differences(owner, as_read(value))
     if different:
         raise UserError(
-            f"{folder} belongs to another run: {some(different, between='; ')}. Choose another --out, or the same "
+            f"{folder} belongs to another run: {some(different, between='; ')}. Choose another --out, or use the same "
             "settings."
         )
 
@@ -196,16 +196,18 @@ def _parsed(content: bytes | str, *, strict: bool = True) -> Any:
 def _opened(value: Any) -> Any:
     if not isinstance(value, dict) or SEAL not in value:
         raise UserError(
-            f"it has no entry {SEAL!r} with the hash of what moejax wrote: it was changed by hand, or written by "
-            "something else"
+            f"it has no entry {SEAL!r} with the hash of its content: it was changed by hand, or written by another "
+            "program"
         )
     seal, plain = value[SEAL], {name: item for name, item in value.items() if name != SEAL}
     if not isinstance(seal, dict) or not isinstance(seal.get("schema"), int):
-        raise UserError(f"its entry {SEAL!r} is {seal!r}, and must hold schema and sha256")
+        raise UserError(f"its entry {SEAL!r} is {seal!r}, and must contain schema and sha256")
     if seal["schema"] != SCHEMA:
-        raise UserError(f"it is of schema {seal['schema']} of another version, and this moejax reads schema {SCHEMA}")
+        raise UserError(
+            f"it has schema {seal['schema']} of another version, and this version of moejax reads schema {SCHEMA}"
+        )
     if seal.get("sha256") != _hash(plain):
-        raise UserError("its content is not what moejax wrote there: it was damaged, or changed by hand")
+        raise UserError("its content differs from what moejax wrote: it was damaged, or changed by hand")
     return plain[ITEMS] if set(plain) == {ITEMS} else plain
 
 
@@ -214,7 +216,7 @@ def _hash(plain: Any) -> str:
 
 
 def _refused(text: str) -> float:
-    raise UserError(f"it holds {text}, which is not a number")
+    raise UserError(f"it contains {text}, which is not a finite number")
 
 
 @functools.lru_cache(4096)

@@ -23,7 +23,7 @@ MOST_BYTES = 1_000_000_000
 """Maximum size of an uncompressed table. A run table has one row per run."""
 MOST_COLUMNS = 10_000
 MOST_CELLS = 20_000_000
-"""Maximum of rows times columns. Empty cells count, since they take as much memory as full ones."""
+"""Maximum of rows times columns. Empty cells count, because they take as much memory as other cells."""
 
 ROWS_AT_ONCE = 1_000
 """Number of rows of a Parquet file that are unpacked before the size is checked again."""
@@ -33,13 +33,14 @@ _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
 def read_csv(path: Path) -> Any:
-    """Read a CSV file, also compressed with gzip, as a pandas DataFrame.
+    """Read a CSV file, which may be compressed with gzip, as a pandas DataFrame.
 
-    Cells are separated by commas, or by semicolons, tabs or bars if the header has no comma (in a ``.tsv``: no tab).
+    Cells are separated by commas (in a ``.tsv``: tabs). If the header has none, the separator is the first of comma,
+    semicolon, tab and bar that it contains.
 
     Raises:
       UserError: the file exceeds the limits, or is not UTF-8 (or UTF-16 with a byte order mark). Or it has ambiguous
-        decimal commas, two columns of one name, rows of different lengths, or a quote that spans other rows.
+        decimal commas, two columns with the same name, rows of different lengths, or a quote that spans other rows.
     """
     import pandas as pd
 
@@ -55,7 +56,7 @@ def read_csv(path: Path) -> Any:
     if frame.shape != shape:
         raise UserError(mended)
     if decimal == ",":
-        # pandas leaves numbers with units as text, and numbers beside text.
+        # pandas leaves numbers with units as text, and also all numbers of a column that contains other text.
         for place, kind in enumerate(frame.dtypes):
             if kind.kind not in "iufb":
                 frame.isetitem(place, frame.iloc[:, place].map(_with_point, na_action="ignore"))
@@ -68,7 +69,7 @@ def _separator(text: str, usual: str) -> str:
 
 
 def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
-    """Return the number of rows and columns of a CSV text, and its decimal point.
+    """Return the number of rows and columns of a CSV text, and its decimal separator.
 
     pandas guesses if lines do not match the header: it pads short ones, shifts long ones, and reads a quoted cell
     across line breaks. So the lines are counted first.
@@ -90,7 +91,7 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
                 continue
             if len(cells) != len(names):
                 raise UserError(
-                    f"line {at} has {len(cells):,} cells, but the header {len(names):,}; give every row as many "
+                    f"line {at} has {len(cells):,} cells, but the header has {len(names):,}; give every row as many "
                     f"{_SEPARATORS[separator]} as the header"
                 )
             rows += 1
@@ -115,7 +116,7 @@ def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
 
 
 def _kind(cell: str) -> str | None:
-    """Return the kind in ``_COMMAS`` of a number with or without a unit or power of ten; None for other text."""
+    """Return the key in ``_COMMAS`` for a number, which may have a unit or a power of ten; None for other text."""
     text = cell.strip()
     if len(text) > quantities.LONGEST:
         return None
@@ -145,21 +146,21 @@ _COMMAS = {
     "points": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+"),
     "decimal": re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?"),
 }
-"""Patterns of numbers with commas or points, by the meaning of the sign; the first match counts."""
+"""Patterns of numbers with commas or points, keyed by the meaning of the separator. The first match applies."""
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def _check_quotes(cells: list[str], first: int, last: int, separator: str) -> None:
     """Raise ``UserError`` if a row of several lines would be several complete rows without its quotes.
 
-    A superfluous quote at the beginning of a cell opens a text that continues to the next quote. If the rows between
-    are complete, the text has as many separators per line break as the row itself.
+    A superfluous quote at the beginning of a cell opens a text that continues to the next quote. If the lines of this
+    text are complete rows, its number of separators per line break equals the number of separators of a row.
     """
     taken = last - first
     if taken and sum(cell.count(separator) for cell in cells) == taken * (len(cells) - 1):
         raise UserError(
-            f"lines {first} to {last} are one row because of a quoted cell with line breaks, but {taken + 1} rows "
-            f"without quotes; remove the quote, or the line breaks in the cell"
+            f"lines {first} to {last} form one row, because a quoted cell has line breaks; without quotes they form "
+            f"{taken + 1} rows. Remove the quote, or the line breaks in the cell"
         )
 
 
@@ -167,7 +168,7 @@ def read_json_lines(path: Path) -> Any:
     """Read a file with one JSON object per line as a pandas DataFrame.
 
     Raises:
-      UserError: the file exceeds the limits or is not UTF-8. Or a line is not an object, has a name twice, or has a
+      UserError: the file exceeds the limits or is not UTF-8. Or a line is not an object, has a name twice, or has
         text that is not valid Unicode.
     """
     import pandas as pd
@@ -238,7 +239,7 @@ def read_parquet(path: Path) -> Any:
             cells = max(about.num_rows * max(len(schema.names), 1), values)
             size = sum(group.total_byte_size for group in groups)
             _check_unpacked(cells, size)
-            # A text of many rows may be stored once, so the size is known only when the rows are read.
+            # A text that occurs in many rows may be stored once, so the size is known only when the rows are read.
             batches, size = [], 0
             for batch in file.iter_batches(ROWS_AT_ONCE):
                 size += batch.nbytes
@@ -273,7 +274,7 @@ def inert(value: Any) -> Any:
 
 
 def csv_text(frame: Any, **options: Any) -> str:
-    """Return a pandas DataFrame as CSV, with inert texts and names."""
+    """Return a pandas DataFrame as CSV, with ``inert`` applied to texts and column names."""
     safe = frame.copy()
     for place, kind in enumerate(frame.dtypes):
         if kind.kind not in "iufbM":
@@ -321,5 +322,5 @@ def _check_cells(rows: int, columns: int) -> None:
 def _too_large(what: str) -> str:
     return (
         f"it has {what}; a run table has at most {MOST_BYTES:,} bytes, {MOST_COLUMNS:,} columns and {MOST_CELLS:,} "
-        f"cells. Name a table with one row per run"
+        f"cells. Give a table with one row per run"
     )

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from moejax.errors import UserError
 
 MOST_NAMES = 40
-"""Maximum number of known names in an error about an unknown name, since a user's library may have thousands."""
+"""Maximum number of known names in an error about an unknown name, since there may be thousands."""
 LONGEST_WORD, LONGEST_SENTENCE = 256, 8_000
 """Maximum number of characters of a displayed word and sentence. Sentences of moejax are shorter, but a name in a table
 may have a million characters. Longer paths are shortened too.
@@ -67,15 +67,15 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.5) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: ``did you mean a or b?``, else ``known are a, b and c.``"""
+    """Return the end of an error about an unknown name: ``did you mean a or b?``, else ``choose from a, b, c.``"""
     known = list(known)
     near = nearest(name, known)
-    return f"did you mean {' or '.join(near)}?" if near else f"known are {some(known, MOST_NAMES)}."
+    return f"did you mean {' or '.join(near)}?" if near else f"choose from {some(known, MOST_NAMES)}."
 
 
 _IN_COMMAND: ContextVar[bool] = ContextVar("_IN_COMMAND", default=False)
 _OPTIONS = {"like": "--arch or --config", "targets": "--target", "most": "--k"}
-"""Options whose arguments in Python have another name."""
+"""Options whose Python arguments have different names, keyed by the argument."""
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def argument(name: str) -> str:
 
 
 def option_hint(text: str) -> str:
-    """Return a part of a sentence about options that only the command has; empty in Python."""
+    """Return ``text``, a part of a sentence about options of the command line; in Python, return an empty text."""
     return text if _IN_COMMAND.get() else ""
 
 
@@ -110,7 +110,7 @@ MOST_SHOWN = 80
 def shown(value: object) -> str:
     """Format the value of a cell or setting for an error, shortened if needed."""
     if isinstance(value, int) and value.bit_length() > 64:
-        return f"{value:.3e}" if value.bit_length() < 1000 else "a number of hundreds of digits"
+        return f"{value:.3e}" if value.bit_length() < 1000 else "a number with hundreds of digits"
     text = repr(getattr(value, "item")() if getattr(value, "ndim", None) == 0 else value)  # noqa: B009
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
@@ -122,17 +122,17 @@ def listed(items: Iterable[str], joint: str = "and") -> str:
 
 
 def says(library: str, error: BaseException, most: int = 200, end: bool = False) -> str:
-    """Return a library's error for the parentheses of a sentence: ``json says: JSONDecodeError: Expecting value``.
+    """Return a library's error for the parentheses of a sentence: ``json reported: JSONDecodeError: Expecting value``.
 
-    The sentence around it names the file, the rule and the remedy. The library's words are introduced as such, on one
-    line, and shortened. For errors of the operating system, only their text is used.
+    The sentence itself names the file, the rule and the remedy. The error's text is shortened to one line. An error of
+    the operating system is returned as ``system error: No such file or directory``, without the library.
 
     Args:
       most: maximum number of characters.
       end: True to keep the end of a longer text instead of its first line, if the cause comes last.
     """
     if isinstance(error, OSError) and error.strerror:
-        return f"the system says: {error.strerror}"
+        return f"system error: {error.strerror}"
     text = str(error).strip()
     line = " ".join((text if end else text.partition("\n")[0]).split()).rstrip(".")
     # The text of a KeyError is only the key.
@@ -140,9 +140,9 @@ def says(library: str, error: BaseException, most: int = 200, end: bool = False)
     said = ": ".join(filter(None, (kind, line))) or type(error).__name__
     if len(said) > most:
         said = f"…{said[1 - most :]}" if end else f"{said[: most - 1]}…"
-    return f"{library} says: {said}"
+    return f"{library} reported: {said}"
 
 
 def told(error: BaseException) -> str:
-    """Return an exception as text: the sentence of a ``UserError``, otherwise introduced as a library's words."""
-    return str(error) if isinstance(error, UserError) else says("a library", error)
+    """Return an exception as text: the sentence of a ``UserError``, or ``says("Python", error)`` for others."""
+    return str(error) if isinstance(error, UserError) else says("Python", error)

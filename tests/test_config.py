@@ -48,7 +48,7 @@ def test_what_is_dumped_is_built_again_through_json(value):
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"size": 1, "inner": {"rtae": 1.0}}, r"config\.inner\.rtae is not known; did you mean rate\?"),
+        ({"size": 1, "inner": {"rtae": 1.0}}, r"config\.inner\.rtae is unknown; did you mean rate\?"),
         ({}, r"config lacks size; add it"),
         ({"size": "big"}, r"config\.size is 'big'; it must be a whole number"),
         ({"size": 1.5}, r"config\.size is 1\.5; it must be a whole number"),
@@ -58,8 +58,8 @@ def test_what_is_dumped_is_built_again_through_json(value):
         ({"size": 1, "sizes": [1, "x"]}, r"config\.sizes\[1\] is 'x'"),
         ({"size": 1, "inner": 2}, r"config\.inner is 2; it must be a group"),
         ({"size": 1, "named": {"a": {"rate": "x"}}}, r"config\.named\.a\.rate is 'x'; it must be a number"),
-        ({"size": 1, "inner": {1: 2}}, r"config\.inner\.1 is not known"),
-        ({"size": 1, "named": {1: {}}}, r"config\.named has an item 1; write its name as a text, '1'"),
+        ({"size": 1, "inner": {1: 2}}, r"config\.inner\.1 is unknown"),
+        ({"size": 1, "named": {1: {}}}, r"config\.named has the key 1; write keys as text, here '1'"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_by_its_path(values, sentence):

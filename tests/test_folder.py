@@ -96,16 +96,16 @@ def test_a_whole_folder_that_failed_leaves_nothing_and_what_was_killed_is_swept(
 def test_a_hidden_folder_of_the_users_is_not_swept(tmp_path):
     (tmp_path / ".out.partial").mkdir()
     (tmp_path / ".out.partial" / "thesis.tex").touch()
-    with pytest.raises(ValueError, match=r"\.out\.partial is there already"), atomic_folder(tmp_path / "out"):
+    with pytest.raises(ValueError, match=r"\.out\.partial already exists"), atomic_folder(tmp_path / "out"):
         pass
     assert (tmp_path / ".out.partial" / "thesis.tex").exists()
 
 
 def test_a_pipe_in_the_locks_place_is_refused(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(ValueError, match="is not a file"), only_writer(tmp_path):
+    with pytest.raises(ValueError, match="must be a regular file"), only_writer(tmp_path):
         pass
-    with pytest.raises(ValueError, match="is not a file"):
+    with pytest.raises(ValueError, match="must be a regular file"):
         has_writer(tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_who_holds_a_lock_sees_that_the_folder_is_no_longer_the_one_that_was_loc
             other.rename(folder)
         else:
             folder.rename(tmp_path / "moved")
-        with pytest.raises(ValueError, match="it was moved or replaced, or its"):
+        with pytest.raises(ValueError, match="was moved or replaced, or its"):
             lock.check()
 
 
@@ -152,14 +152,14 @@ def test_what_a_link_leads_to_is_compared_too(tmp_path):
     check_as_written(tmp_path / "link")
     (tmp_path / "there" / "t").write_text("2")
     for path in ("link", "folder/t", "there/t"):
-        with pytest.raises(ValueError, match="is not what moejax wrote there"):
+        with pytest.raises(ValueError, match="differs from the file that moejax wrote"):
             check_as_written(tmp_path / path)
 
 
 def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="is there already"), atomic_folder(tmp_path / "there"):
+    with pytest.raises(ValueError, match="already exists"), atomic_folder(tmp_path / "there"):
         pass
     with (
         atomic_folder(tmp_path / "out"),
@@ -272,7 +272,7 @@ def test_what_stands_in_the_place_of_the_notes_is_neither_followed_nor_waited_fo
     if is_there:
         (out / "a").write_text("mine")
     with (
-        pytest.raises(ValueError, match=f"{WRITTEN} is not a file.*choose another --out, or remove it"),
+        pytest.raises(ValueError, match=f"{WRITTEN} must be a regular file.*choose another --out, or remove it"),
         out_folder(out),
     ):
         write_json(out / "a", 1)

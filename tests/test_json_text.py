@@ -35,7 +35,7 @@ def test_what_is_not_known_is_null():
 
 @pytest.mark.parametrize("endless", [math.inf, -math.inf])
 def test_an_infinite_number_is_refused_by_its_place(endless):
-    with pytest.raises(ValueError, match=r"predictions\[1\]\.values\.loss would be -?inf"):
+    with pytest.raises(ValueError, match=r"predictions\[1\]\.values\.loss is -?inf"):
         json_text({"predictions": [{"values": {}}, {"values": {"loss": endless}}]})
 
 

@@ -61,7 +61,7 @@ def test_whatever_byte_of_a_table_of_ours_is_flipped_it_is_refused_and_without_a
     content = path.read_bytes()
     for place in range(0, len(content), 97):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        with pytest.raises(ValueError, match="is not what moejax wrote there"):
+        with pytest.raises(ValueError, match="differs from the file that moejax wrote"):
             run_table.read(path)
     path.write_bytes(content)
     assert len(run_table.read(path)) == len(ROWS)

@@ -79,7 +79,7 @@ def test_what_is_no_number_is_written_as_null(tmp_path):
 @pytest.mark.parametrize("content", [json.dumps(KEPT), "{}", "null", "[1]", '"x"', "3"])
 def test_what_has_no_seal_is_refused(file, content):
     file.write_text(content)
-    assert "it has no entry 'moejax' with the hash of what moejax wrote" in refusal(file)
+    assert "it has no entry 'moejax' with the hash of its content" in refusal(file)
     assert foreign_json(content, file, remedy=REMEDY) == json.loads(content)
 
 
@@ -111,17 +111,17 @@ def test_whatever_byte_is_flipped_it_is_refused_or_nothing_in_it_changed(file):
 DAMAGES = {
     "empty": ("", "it is empty"),
     "a list": (sealed([1]), "must be a group of settings"),
-    "NaN": (json.dumps({**KEPT, "loss": math.nan}), "it holds NaN, which is not a number"),
-    "infinity": (json.dumps({**KEPT, "loss": -math.inf}), "it holds -Infinity, which is not a number"),
-    "a number too large": (json.dumps(KEPT).replace("2.5", "1e999"), "it holds 1e999, which is not a number"),
+    "NaN": (json.dumps({**KEPT, "loss": math.nan}), "it contains NaN, which is not a finite number"),
+    "infinity": (json.dumps({**KEPT, "loss": -math.inf}), "it contains -Infinity, which is not a finite number"),
+    "a number too large": (json.dumps(KEPT).replace("2.5", "1e999"), "it contains 1e999, which is not a finite number"),
     "a key missing": (sealed({"name": "small"}), "lacks loss, inner, sizes"),
-    "another key": (sealed({**KEPT, "sise": 1}), "sise is not known; did you mean"),
+    "another key": (sealed({**KEPT, "sise": 1}), "sise is unknown; did you mean"),
     "another type": (sealed({**KEPT, "loss": "2.5"}), "content.loss is '2.5'; it must be a number"),
     "another type inside": (sealed({**KEPT, "inner": {"size": [3]}}), r"content.inner.size is \[3\]"),
     "a value of another type": (sealed({**KEPT, "sizes": {"a": None}}), "content.sizes.a is None"),
-    "another schema": (json.dumps({**KEPT, "moejax": {"schema": 9, "sha256": ""}}), "it is of schema 9"),
+    "another schema": (json.dumps({**KEPT, "moejax": {"schema": 9, "sha256": ""}}), "it has schema 9"),
     "a broken seal": (json.dumps({**KEPT, "moejax": 3}), "its entry 'moejax' is 3"),
-    "nested too deeply": ("[" * 100_000, "it is nested more than 100 deep"),
+    "nested too deeply": ("[" * 100_000, "it is nested more than 100 levels deep"),
 }
 
 
@@ -140,11 +140,11 @@ def test_bytes_that_are_no_text_are_refused(file):
 
 def test_a_number_changed_by_hand_is_noticed(file):
     file.write_text(file.read_text().replace("2.5", "1.5"))
-    assert "not what moejax wrote there: it was damaged, or changed by hand" in refusal(file)
+    assert "content differs from what moejax wrote: it was damaged, or changed by hand" in refusal(file)
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_sentences(tmp_path):
-    with pytest.raises(Missing, match="is not there; write it again"):
+    with pytest.raises(Missing, match="does not exist; write it again"):
         read_json(tmp_path / "none.json", dict, remedy=REMEDY)
     refusal(tmp_path)
 

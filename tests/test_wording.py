@@ -15,11 +15,11 @@ ROOT = Path(wording.__file__).parent
 
 
 def test_a_librarys_words_are_one_short_line():
-    assert says("json", ValueError("Expecting value.\nat line 3")) == "json says: Expecting value"
-    assert says("tokenizers", KeyError("decoder")) == "tokenizers says: KeyError: 'decoder'"
-    assert says("the disk", FileNotFoundError(2, "No such file", "/x")) == "the system says: No such file"
-    assert says("pyarrow", ValueError()) == "pyarrow says: ValueError"
-    assert says("xla", ValueError("x" * 900)) == f"xla says: {'x' * 199}…"
+    assert says("json", ValueError("Expecting value.\nat line 3")) == "json reported: Expecting value"
+    assert says("tokenizers", KeyError("decoder")) == "tokenizers reported: KeyError: 'decoder'"
+    assert says("the disk", FileNotFoundError(2, "No such file", "/x")) == "system error: No such file"
+    assert says("pyarrow", ValueError()) == "pyarrow reported: ValueError"
+    assert says("xla", ValueError("x" * 900)) == f"xla reported: {'x' * 199}…"
     assert says("Orbax", ValueError(f"{'x' * 900}\nno space"), end=True).endswith("xx no space")
 
 
@@ -42,7 +42,7 @@ def test_what_moejax_did_not_raise_as_a_sentence_is_told_as_a_librarys_words():
     for call, found in (
         (lambda: quantities.parse("many"), "'many' is not a number"),
         (lambda: foreign_json("{", "x", remedy="mend it"), "x cannot be read: it is not JSON"),
-        (lambda: json_text(object()), "a library says: TypeError: Object of type object is not JSON serializable"),
+        (lambda: json_text(object()), "Python reported: TypeError: Object of type object is not JSON serializable"),
     ):
         with pytest.raises((ValueError, TypeError)) as raised:
             call()
@@ -52,7 +52,7 @@ def test_what_moejax_did_not_raise_as_a_sentence_is_told_as_a_librarys_words():
 def test_what_python_raises_is_no_sentence_of_ours():
     with pytest.raises(ValueError, match="could not convert") as raised:
         float("x")
-    assert told(raised.value) == "a library says: could not convert string to float: 'x'"
+    assert told(raised.value) == "Python reported: could not convert string to float: 'x'"
 
 
 WORDS = {"args", "msg", "message", "reason", "strerror"}

@@ -23,7 +23,7 @@ from moejax.kernels.table import select
 from moejax.sharding import TOKEN_AXES, constrain, token_shards
 
 LOGITS_AT_ONCE = {"cpu": 2**23}
-"""Maximum number of logits per chunk on one device, by platform; 32 MiB on a CPU."""
+"""Maximum number of logits per chunk on one device, keyed by platform. On a CPU they take 32 MiB."""
 OTHER_LOGITS_AT_ONCE = 2**27
 """Limit on other platforms, 512 MiB. Each chunk reads and writes the whole unembedding's gradient. On an accelerator
 this takes longer than the matmuls unless a chunk has several hundred tokens."""
@@ -78,8 +78,8 @@ def weighted_losses(
     weights: tuple[Float[Array, "B T"], ...],
     shares: tuple[Any, ...],
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], ...]]:
-    """Return the sum of several weighted losses times ``shares``, and each weighted loss, without gradient. All losses
-    use the same matrix.
+    """Return the sum of several weighted losses times ``shares``, and each weighted loss. Only the sum has a gradient.
+    All losses use the same matrix.
 
     All tokens of a device are chunked together, so the device stores and sends only one gradient of the matrix.
     """
@@ -177,7 +177,7 @@ def _chunks(vocab: int, *arrays: Array) -> tuple[Array, ...]:
 
 
 def _in_type_of(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> Float[Array, "D V"]:
-    """Return the matrix in the hidden states' type, with its sharding, so that devices gather it in this type."""
+    """Return the matrix in the hidden states' type, with unchanged sharding, so that devices gather it in this type."""
     return constrain(matrix.astype(hidden.dtype), ("embed", "vocab"))
 
 

@@ -38,7 +38,7 @@ def clamped_swiglu(
 
 
 ACTIVATIONS = {"swiglu": swiglu, "clamped_swiglu": clamped_swiglu}
-"""Activations of experts by ``Architecture.activation``."""
+"""Activations of experts, keyed by ``Architecture.activation``."""
 
 
 @pytree
@@ -67,9 +67,9 @@ class Experts:
 def side_by_side(gate_up: Float[Array, "*stack 2 model hidden"]) -> Float[Array, "*stack model twice_hidden"]:
     """Return gate and up as one matrix, with the columns of up after the columns of gate.
 
-    Stored separately, they have the same speed of sums and updates as other matrices. On a TPU with tiled memory,
-    [model, 2, hidden] is slower: XLA estimates 1.5 times the cycles for an Adam update. A mesh that splits ``hidden``
-    would not split both matrices if they were concatenated.
+    They are stored separately, so that sums and updates are as fast as for other matrices. On a TPU with tiled memory,
+    [model, 2, hidden] is slower: XLA estimates 1.5 times the cycles for an Adam update. If the matrices were stored
+    concatenated, a mesh that splits ``hidden`` would not split both.
     """
     *stack, _, model, hidden = gate_up.shape
     return gate_up.swapaxes(-3, -2).reshape(*stack, model, 2 * hidden)
@@ -113,8 +113,8 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
 def project_up(
     rows: Float[Array, "... rows model"], experts: Experts, products: Products | None = None
 ) -> Float[Array, "... rows twice_hidden"]:
-    """Return gate and up projections, computed in one matmul, in the matmul's type or, with biases, in float32.
-    ``products`` defaults to ``batched``."""
+    """Return gate and up projections, computed in one matmul. They have the type of the matmul or, with biases,
+    float32. ``products`` defaults to ``batched``."""
     products = products or batched(experts.quantization)
     gate_up = products.matmul(rows, side_by_side(experts.gate_up))
     if (bias := experts.gate_up_bias) is None:

@@ -1,4 +1,4 @@
-"""Compute experts by grouped matmuls, on accelerators that have kernels for them. Shapes are as in
+"""Compute experts with grouped matmuls, on accelerators that have kernels for them. Shapes are as in
 ``experts_blocks``."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from moejax.kernels.table import Operand, select
 
 
 def supports(x: Operand, combine_weight: Operand | None, layout_with: LayoutWith | None, experts: Experts) -> bool:
-    """Return whether a kernel for grouped matmuls exists: on TPUs, and on GPUs since Ampere if a library is
-    installed."""
+    """Return whether a kernel for grouped matmuls exists: on TPUs, and on NVIDIA GPUs (Ampere or newer) if a
+    library for it is installed."""
     return platform() != "gpu" or not {REFERENCE, reference_in_8_bits} & set(_kernels(x, experts))
 
 

@@ -34,14 +34,14 @@ def project(
 ) -> Float[Array, "*of_y"]:
     """Compute ``jnp.einsum(equation, x, matrix)`` in the type of x; token axes come first in x and in the result.
 
-    The matrix is the float32 master copy, which is cast inside. So its gradient, a sum over tokens, has
-    ``types.reduce_dtype`` before it is reduced over devices or rounded (``Runtime.reduce_dtype``).
+    The matrix is the float32 master copy, which is cast inside. Its gradient, a sum over tokens, therefore has
+    ``types.reduce_dtype`` or the type of x, the wider of the two, when it is reduced over devices.
     """
     return _project(equation, on_matrix_units(precision), types or ProductTypes(), x, matrix)
 
 
 def on_matrix_units(precision: lax.PrecisionLike) -> lax.PrecisionLike:
-    """Return the algorithm for matmuls with the highest precision: on a GPU, six bfloat16 matmuls.
+    """Return the precision, with the highest precision replaced on NVIDIA GPUs by an algorithm of six bfloat16 matmuls.
 
     Each factor is split into three parts of 8 bits, and terms below float32's last bit are omitted. The result is as
     exact as float32 (``tests/kernels/test_linear.py``), which NVIDIA's matrix units do not support. TPUs use this
@@ -111,7 +111,7 @@ def reference(
 def over_one_axis(
     equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: lax.PrecisionLike, dtype: Any
 ) -> Float[Array, "*of_matrix"]:
-    """Return the same gradient as ``reference`` with all token axes merged, for CPUs. For a sum over two axes, XLA
+    """Return the gradient of ``reference``, computed with all token axes merged, for CPUs. For a sum over two axes, XLA
     would write a transposed copy of an array with all tokens."""
     tokens = token_axes(equation)
     product = partial(jnp.einsum, "tx,ty->xy", precision=precision, preferred_element_type=dtype)

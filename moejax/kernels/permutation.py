@@ -1,7 +1,7 @@
 """Permute token rows into expert order, and back.
 
-Both operations and their gradients are gathers. If each token has the same number of slots, the gradient of a gather is
-a gather by the inverse permutation instead of a scatter.
+Both operations are gathers. If each token has the same number of slots, their gradients are gathers with the inverse
+permutation instead of scatters.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Layout:
     row: Any
     """Int32[assignments]: row of each assignment, or the number of rows for an invalid slot."""
     offsets: Any
-    """Int32[experts + 1]: index of each expert's first assignment in expert order, followed by the first invalid slot's
-    index."""
+    """Int32[experts + 1]: index of each expert's first assignment in expert order, then the index of the first invalid
+    slot."""
     token: Any
     """Int32[rows]: token of each row, or the number of tokens for unused rows; None if ``top_k`` determines it."""
     num_tokens: int = field(metadata={"static": True})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 GENERATIONS = {"A100": 8, "H100": 9, "H200": 9, "H800": 9, "GH200": 9, "B200": 10, "GB200": 10}
-"""Major compute capability, by a word of JAX's GPU name."""
+"""Major compute capability, keyed by a word in JAX's name of the GPU."""
 
 
 def platform() -> str:

@@ -35,7 +35,7 @@ def cudnn_attention(
     lengths: Int[Array, "B M"] | None = None,
     residual: bool = False,
 ) -> Any:
-    """Return cuDNN's causal attention; with ``residual`` also the documents' logsumexps, Float32[B * M, H, T].
+    """Return cuDNN's causal attention. With ``residual``, also return each document's logsumexps: Float32[B * M, H, T].
 
     ``starts`` and ``lengths`` describe each row's documents; they are -1 after the last document.
     """
@@ -87,7 +87,7 @@ def _documents(starts: Array, lengths: Array) -> dict[str, Any]:
 
 
 def residuals() -> tuple[str, ...]:
-    """Return the residuals' names of JAX's backward rule for attention, in order.
+    """Return the names of the residuals of JAX's backward rule for attention, in order.
 
     Since JAX 0.12, residuals include a score function's arrays.
     """
@@ -97,7 +97,7 @@ def residuals() -> tuple[str, ...]:
 
 
 def call_rule(rule: Callable[..., Any], **given: Any) -> Any:
-    """Call a JAX attention rule, passing its parameters by name.
+    """Call a JAX attention rule with its parameters by name; parameters that are not given have usual values.
 
     Raises:
       KeyError: the rule of this JAX version has an unknown parameter.

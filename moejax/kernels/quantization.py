@@ -4,10 +4,10 @@ Both factors of a matmul are quantized along the contracted axis, with one scale
 The matmul is summed in float32 (float8) or int32 (int8) and multiplied by both scales. This applies to forward matmuls
 and gradients of rows. Gradients of matrices, which are sums over tokens, keep their type.
 
-For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``), except for
-gradients of rows, where torchao uses one scale per matrix, and for torchao's fast accumulation. The type is E4M3
-everywhere, because gradients with scales per row do not need E5M2's range. Scales are powers of two. For int8 this is
-AQT's ``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``. Gradients use stochastic rounding, because otherwise
+For float8 this is torchao's recipe ``rowwise_with_gw_hp`` (``torchao.float8.Float8LinearRecipeName``), with two
+differences: for gradients of rows torchao uses one scale per matrix, and torchao uses fast accumulation. The type is
+E4M3 everywhere, because gradients with scales per row do not need E5M2's range. Scales are powers of two. For int8 this
+is AQT's ``config_v4(fwd_bits=8, dlhs_bits=8, drhs_bits=None)``. Gradients use stochastic rounding, because otherwise
 values much smaller than their row's maximum would always become 0. Scales and random numbers depend on only one token,
 so results do not depend on how a batch is split.
 """
@@ -30,7 +30,7 @@ from moejax.kernels.platform import platform
 from moejax.sharding import TENSOR, on_many_devices
 
 TYPES: dict[str, Any] = {"fp8": jnp.float8_e4m3fn, "int8": jnp.int8}
-"""Types by value of ``Runtime.matmul_quantization``."""
+"""Types, keyed by values of ``Runtime.matmul_quantization``."""
 
 QUANTIZATIONS = ("none", *TYPES)
 
@@ -94,7 +94,7 @@ def rounded_at_random(
 
 
 def _hashed(x: Array) -> Array:
-    """Apply the finalizer of MurmurHash3 (Appleby 2011): each input bit changes half of the 32 output bits."""
+    """Apply the finalizer of MurmurHash3 (Appleby 2011): each input bit changes about half of the output bits."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         x = (x ^ (x >> shift)) * jnp.uint32(factor)
     return x ^ (x >> 16)
@@ -112,7 +112,7 @@ def einsum(
     """Compute ``jnp.einsum`` of two arrays in 8 bits, and return the type of x. ``is_gradient`` states whether x is a
     gradient.
 
-    Float8 matmuls also have the type of x, because multiplying by scales that are powers of two causes no rounding. The
+    Float8 matmuls themselves return the type of x, because multiplying by powers of two causes no further rounding. The
     letters of the result are letters of x or the matrix, in the same order. If a mesh splits the contracted axis along
     ``tensor`` (``SPLIT``), every part has its own scales, and devices reduce results in the type of x. With global
     scales, devices would first have to agree on the scales and then reduce 32-bit integers.
@@ -136,7 +136,7 @@ PART = "P"
 
 
 def _parts(size: int) -> int:
-    """Return into how many parts on separate devices ``moejax.sharding`` splits an axis of ``SPLIT``."""
+    """Return the number of parts into which the mesh splits an axis of ``SPLIT`` with this size."""
     mesh = jax.sharding.get_abstract_mesh()
     if not on_many_devices() or dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[TENSOR] is not AxisType.Auto:
         return 1

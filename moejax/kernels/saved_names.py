@@ -17,7 +17,7 @@ CHOICE = "choice"
 """Discrete choices, such as a token's experts. Every remat policy saves them: a recomputation may round differently and
 choose other experts, whose rows would not match the saved rows."""
 ATTN_QKV = "attn_qkv"
-"""Queries, keys and values before normalization and rotation; these two steps are recomputed."""
+"""Queries, keys and values before normalization and rotation. These two steps are recomputed."""
 ATTN_OUT = "attn_out"
 """Attention outputs and, for kernels that return it, the logsumexp of scores; attention's backward pass uses both. The
 kernel "reference" does not save them."""

@@ -44,8 +44,8 @@ class Kernel(NamedTuple):
 
 
 TOKAMAX = "0.0.17" if jax.__version_info__ >= (0, 11) else "0.0.12"
-"""Release of tokamax for this JAX version whose private kernels accept the sizes of ``grouped_matmul.tokamax``. JAX
-0.11 changed the format of Mosaic kernels."""
+"""Supported tokamax release for this JAX version. Its private kernels accept the sizes of ``grouped_matmul.tokamax``.
+JAX 0.11 changed the format of Mosaic kernels."""
 
 
 def has_tokamax() -> bool:
@@ -146,7 +146,7 @@ TABLE: dict[str, dict[str, Kernel]] = {
         "reference": Kernel("any", "ragged_all_to_all:reference"),
     },
 }
-"""Kernels by operation and name, in order of preference."""
+"""Kernels, keyed by operation and name, in order of preference."""
 
 
 def load(operation: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Cache keys and values of earlier tokens, so that decoding a token computes only one token."""
+"""Cache keys and values of earlier tokens, so that each decoding step computes only one token per row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KVCache:
     length: Any
     """Int32: number of tokens in the cache."""
     segments: Any
-    """Int32[batch, room]: document id of each token, 0 for padding; None if every row is one document."""
+    """Int32[batch, capacity]: document id of each token, 0 for padding; None if every row is one document."""
     dense: Any
     """Stacked keys and values of the dense layers; None without such layers."""
     moe: Any
@@ -51,7 +51,7 @@ class KVCache:
 def empty_cache(
     architecture: Architecture, runtime: Runtime, batch: int, room: int, *, segments: bool = False
 ) -> KVCache:
-    """Return an empty cache for ``room`` tokens per row."""
+    """Return an empty cache with a capacity of ``room`` tokens per row."""
     a, dtype = architecture, COMPUTE_DTYPES[runtime.compute_dtype]
     mixtures = sum(a.has_experts)
 

@@ -28,7 +28,7 @@ from moejax.sharding import constrain, on_many_devices
 
 
 class FeedForward(nnx.Module):
-    """Weights of ``layers`` stacked SwiGLU layers (Shazeer, 2020) of width ``hidden``, also for shared experts."""
+    """Weights of ``layers`` stacked SwiGLU layers (Shazeer, 2020) of width ``hidden``; also used for shared experts."""
 
     def __init__(self, architecture: Architecture, layers: int, hidden: int, params: ParamFactory):
         width, stack = architecture.model_dim, {"layers": layers}
@@ -126,8 +126,8 @@ class MoE(nnx.Module):
         return router(logits, top_k=architecture.top_k, bias=expert_bias, key=key, **options)
 
     def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:
-        """Return matrices in the gradient reduction's type, and biases in float32, because their gradients are sums
-        over rows."""
+        """Return matrices in ``dtype``, or in float32 if devices reduce their gradients in float32. Biases stay in
+        float32, because their gradients are sums over rows."""
         matrices = [w[...] for w in (self.gate_up, self.down)]
         if runtime.reduce_dtype != "float32" or not on_many_devices():
             matrices = [w.astype(dtype) for w in matrices]

@@ -21,7 +21,7 @@ from moejax.ranges import Copies, PositiveShare, Scale
 from moejax.routing import is_causal
 
 COLDEST = 1e-6
-"""Temperature below which sampling is greedy, because any difference of float32 logits then gives probability 0."""
+"""Temperature below which sampling is greedy, because nearly all probability is then on the most likely token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +87,18 @@ def generate_in_parts(
     """Generate ``tokens`` tokens for each prompt: first one token, then ``at_once`` at a time, so that callers can stop
     early.
 
-    Pad prompts of different lengths on the left; ``padding_mask`` (Bool[batch, length]) is False for padding. An
-    architecture with a capacity factor drops no tokens here.
+    Pad prompts of different lengths on the left; ``padding_mask`` (Bool[batch, length]) is False for padding. The
+    architecture's capacity factor is ignored, so no tokens are dropped.
 
     Raises:
-      UserError: the router is not causal, so a token depends on later tokens.
+      UserError: the router is not causal: the routing of a token depends on later tokens.
     """
     sampling = sampling or Sampling()
     sampling.check()
     if not is_causal(architecture.router):
         raise UserError(
-            f"Router {architecture.router!r} routes earlier tokens depending on later tokens, so its model cannot be "
-            f"sampled token by token; train with a token-choice router."
+            f"Router {architecture.router!r} uses later tokens to route earlier tokens, so its model cannot be sampled "
+            f"token by token; train with a token-choice router."
         )
     padding_mask = jnp.ones(prompts.shape, bool) if padding_mask is None else padding_mask
     fixed = (architecture.replace(capacity_factor=None), runtime, sampling)

@@ -31,7 +31,7 @@ ACTIVATION = ("batch", None, None)
 
 
 class LayerInputs(NamedTuple):
-    """Inputs of a layer in addition to its parameters; for a stack of layers every array has a leading axis."""
+    """Inputs of a layer in addition to its parameters. For a stack of layers, every array has a leading axis."""
 
     expert_bias: Float[Array, "*layers E"] | None = None
     """Expert bias of MoE layers; None without expert bias."""
@@ -43,7 +43,7 @@ class LayerInputs(NamedTuple):
 
 
 class LayerOutputs(NamedTuple):
-    """Outputs of a layer in addition to its activations; for a stack of layers every array has a leading axis."""
+    """Outputs of a layer in addition to its activations. For a stack of layers, every array has a leading axis."""
 
     routing: RoutingSums | None
     cache: KeyValue | Latents | None

@@ -42,7 +42,7 @@ class LossWeights:
     loss."""
     mtp: Scale = 0.3
     """Weight of the multi-token prediction losses: the mean over modules of their cross-entropy and router losses. This
-    is lambda of DeepSeek-V3, which trained 10 trillion tokens with 0.3."""
+    is lambda of DeepSeek-V3, which used 0.3 for the first 10 trillion tokens."""
     mtp_later: Scale = 0.1
     """Weight that replaces ``mtp`` after ``mtp_later_tokens`` tokens (DeepSeek-V3: 0.1)."""
     mtp_later_tokens: Tokens = 0
@@ -100,13 +100,13 @@ def auxiliary(
     mtp_layers: int = 0,
     mtp_weight: float | Array = 0.0,
 ) -> tuple[Array, dict[str, Array]]:
-    """Return the weighted sum of the auxiliary losses, and each unweighted loss as a mean over layers; empty for a
-    dense model.
+    """Return the weighted sum of the auxiliary losses, and each unweighted loss as a mean over layers. For a dense
+    model, the sum is 0 and there are no losses.
 
-    If ``whole`` is given, ``sums`` belong to a part of that batch, and the weighted losses of all parts add up to the
-    whole batch's losses, in value and gradient. The last ``mtp_layers`` layers belong to multi-token prediction, and
-    their means are separate. Each of these layers has ``mtp_weight`` / ``mtp_layers`` times the weight of a model
-    layer, as for the cross-entropy. They do not change the weights of the model's own layers.
+    If ``whole`` is given, ``sums`` belong to a microbatch of that batch. The weighted losses of all microbatches then
+    add up to the whole batch's losses, in value and gradient. The last ``mtp_layers`` layers belong to multi-token
+    prediction, and their means are separate. Each of these layers has ``mtp_weight`` / ``mtp_layers`` times the weight
+    of a model layer, as for the cross-entropy. They do not change the weights of the model's own layers.
     """
     if sums is None:
         return jnp.zeros((), jnp.float32), {}

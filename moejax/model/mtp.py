@@ -109,7 +109,7 @@ def has_token_ahead(
     segments: Int[Array, "B T"] | None,
     padding_mask: Bool[Array, "B T"] | None = None,
 ) -> Bool[Array, "B T"]:
-    """Return whether token t + ``tokens`` exists, is not padding, and belongs to the same document."""
+    """Return a mask of the positions t whose token t + ``tokens`` exists, is not padding, and is in t's document."""
     there = jnp.broadcast_to(jnp.arange(shape[1]) < shape[1] - tokens, shape)
     if padding_mask is not None:
         there = there & padding_mask & ahead(padding_mask, tokens)

@@ -1,4 +1,4 @@
-"""Encode token positions in attention, by rotating queries and keys or by distance penalties on scores.
+"""Encode token positions in attention: rotate queries and keys, or subtract distance penalties from scores.
 
 Rotary position embedding (Su et al., 2021) and its published scalings use the half-split layout of checkpoints.
 """
@@ -99,7 +99,7 @@ def yarn(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) ->
 
 
 SCALINGS = {"linear": linear, "llama3": llama3, "yarn": yarn}
-"""``scaling(frequencies, dim, theta, RopeScaling) -> frequencies``, by ``RopeScaling.kind``."""
+"""``scaling(frequencies, dim, theta, RopeScaling) -> frequencies``, keyed by ``RopeScaling.kind``."""
 
 
 def check_scaling(scaling: RopeScaling | None) -> None:
@@ -167,4 +167,4 @@ POSITIONS = {
     "alibi": Positions(apply=_as_it_is, slopes=alibi_slopes),
     "none": Positions(apply=_as_it_is, slopes=_none),
 }
-"""Position encodings by ``Architecture.positions``."""
+"""Position encodings, keyed by ``Architecture.positions``."""

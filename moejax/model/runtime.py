@@ -47,18 +47,18 @@ class Runtime:
     """Types, memory and kernels of a training or inference program."""
 
     compute_dtype: Annotated[str, one_of(COMPUTE_DTYPES)] = "float32"
-    """Type of activations, and of weights in matmuls; master weights and the router are float32. With "float32", a TPU
-    multiplies in bfloat16 and a GPU in TF32, JAX's defaults, and both accumulate in float32; the experts' Triton
-    kernels are an exception. ``JAX_DEFAULT_MATMUL_PRECISION=highest`` makes TPUs and GPUs multiply in float32."""
+    """Type of activations, and of weights in matmuls; master weights and the router are float32. With "float32", JAX by
+    default multiplies in bfloat16 on a TPU and in TF32 on a GPU, and accumulates in float32. The experts' Triton
+    kernels multiply in float32. ``JAX_DEFAULT_MATMUL_PRECISION=highest`` makes all matmuls do so."""
     reduce_dtype: Annotated[str, one_of(COMPUTE_DTYPES)] = "float32"
     """Type in which devices add up gradients of the layers' matrices. "bfloat16" sends half the bytes and rounds at
     every addition. Gradients of all other parameters, and sums within one device, are added in float32. Along the axes
     ``expert`` and ``tensor``, devices add layer outputs and input gradients in ``compute_dtype``."""
     matmul_quantization: Annotated[str, one_of(QUANTIZATIONS)] = "none"
-    """"fp8" (E4M3) or "int8" computes projections of attention and feed-forwards and matmuls of routed experts with
-    8-bit numbers, in the forward pass and for gradients of their inputs (``moejax.kernels.quantization``). The router,
-    attention scores, embedding, output head, norms and gradients of matrices keep their types; stored weights are
-    float32. On an H200, 8 bits are not faster than "none"."""
+    """"fp8" (E4M3) or "int8" uses 8-bit numbers in attention and feed-forward projections and in matmuls of routed
+    experts: in the forward pass and for gradients of inputs (``moejax.kernels.quantization``). The router, attention
+    scores, embedding, output head, norms and gradients of matrices keep their types; stored weights are float32. On an
+    H200, 8 bits are not faster than "none"."""
     dispatcher: Annotated[str, one_of(DISPATCHERS)] = "grouped"
     """Function of ``moejax.routing.dispatch`` that computes a device's experts."""
     expert_communication: Annotated[str, one_of(COMMUNICATION)] = "all_gather"
@@ -83,8 +83,8 @@ class Runtime:
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda runtime: set(kept_names(runtime.remat)) <= set(SAVED_NAMES),
-            f"remat is {{self.remat!r}}; known are {', '.join(REMAT_POLICIES)}, or the activations that layers save, "
-            f"joined by +: {', '.join(SAVED_NAMES)}.",
+            f"remat is {{self.remat!r}}; choose from {', '.join(REMAT_POLICIES)}, or join names of saved activations "
+            f"with +: {', '.join(SAVED_NAMES)}.",
         ),
         Rule(
             lambda runtime: len(set(names := kept_names(runtime.remat))) == len(names),

@@ -220,7 +220,7 @@ def is_batch_dependent(architecture: Architecture) -> bool:
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
-    """Raise ``UserError`` if the model cannot be built; the message gives value, rule and remedy.
+    """Raise ``UserError`` with value, rule and remedy if the model cannot be built.
 
     With the ``runtime`` of a training run, also raise if the model cannot be computed or trained with it.
     """
@@ -242,7 +242,7 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
             f"Router {a.router!r} gives all experts the same load, so it needs no bias; remove expert_bias."
         )
     if a.is_moe:
-        # A router raises while it is traced if it does not support the options.
+        # Trace the router, which raises if it does not support the options.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)
         jax.eval_shape(functools.partial(ROUTERS[a.router], top_k=a.top_k, **router_arguments(a)), logits)
     if runtime is not None:

@@ -58,8 +58,8 @@ class Communication(ABC):
 
     @property
     def fits(self) -> Bool[Array, ""] | None:
-        """Return whether the buffers are large enough, with the same value on all communicating devices; None if always
-        True."""
+        """Return whether the buffers are large enough, with the same value on all communicating devices. None means
+        always."""
         return None
 
     @abstractmethod
@@ -81,7 +81,7 @@ def numbered_here(routing: Routing, tokens: int) -> Routing:
 
 
 def of_rows(expert: Array, combine_weight: Array, slots: int, experts: int) -> Routing:
-    """Return the routing of received rows, each with one expert; with balanced load, a device receives ``slots``
+    """Return the routing of received rows, each with one expert. With balanced load, a device receives ``slots``
     rows."""
     return Routing(
         token=jnp.arange(expert.shape[0], dtype=jnp.int32),
@@ -103,8 +103,8 @@ def of_rows(expert: Array, combine_weight: Array, slots: int, experts: int) -> R
 @pytree
 @dataclass(frozen=True)
 class AllGather(Communication):
-    """A method in which each device gathers its group's tokens and computes its own experts, in chunks if there are
-    many rows."""
+    """A method in which each device gathers its group's tokens and computes its own experts. Many rows are computed in
+    chunks."""
 
     routing: Any
     shard: Shard = field(metadata={"static": True})
@@ -200,7 +200,7 @@ class AllToAll(Communication):
         return self._exchange(permute(x, self.layout)), of_rows(expert, weight, slots, experts)
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Return each token's sum over its rows after sending them back."""
+        """Send the rows back to their tokens' devices, and return each token's sum over its rows."""
         return unpermute(self._exchange(y), self.layout)
 
     def _exchange(self, values: Array) -> Array:
@@ -237,7 +237,7 @@ class RaggedAllToAll(Communication):
 
     @property
     def fits(self) -> Bool[Array, ""]:
-        """Return whether every device in the group has space for the rows that it receives; each device has all
+        """Return whether every device in the group has space for the rows that it receives. Each device knows all
         ``loads``."""
         return self.rows_between.sum(axis=0).max() <= self.buffer
 
@@ -256,7 +256,7 @@ class RaggedAllToAll(Communication):
         return rows, of_rows(expert, weight, self.slots, self.loads.shape[2])
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
-        """Return each token's sum over its rows after sending them back."""
+        """Send the rows back to their tokens' devices, and return each token's sum over its rows."""
         back = ragged_all_to_all(y, self.rows_between.T, self.slots, EXPERT)
         return unpermute(back, self.layout)
 
@@ -266,4 +266,4 @@ COMMUNICATION: dict[str, type[Communication]] = {
     "all_to_all": AllToAll,
     "ragged_all_to_all": RaggedAllToAll,
 }
-"""Communication methods by ``Runtime.expert_communication``."""
+"""Communication methods, keyed by ``Runtime.expert_communication``."""

@@ -52,8 +52,8 @@ def capacity(x: Float[Array, "tokens model"], routing: Routing, experts: Experts
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
     """Sort assignments by expert and multiply each expert's rows by its own matrices, without dropping tokens.
 
-    If most slots are invalid, as on a device with a part of the experts, compute ``routing.buffer_rows`` rows at once,
-    and further rows in chunks.
+    If most slots are invalid, for example on a device that holds only some of the experts, compute the first
+    ``routing.buffer_rows`` rows at once and the remaining rows in chunks.
     """
     weight, balanced = routing.combine_weight, routing.tokens_per_expert
     kernel = partial(select("experts", x, weight, None, experts), tokens_per_expert=balanced)
@@ -124,4 +124,4 @@ in_chunks.defvjp(_save, _gradients)
 
 
 DISPATCHERS: dict[str, Dispatch] = {"dense": dense, "capacity": capacity, "grouped": grouped}
-"""Dispatchers by ``Runtime.dispatcher``."""
+"""Dispatchers, keyed by ``Runtime.dispatcher``."""

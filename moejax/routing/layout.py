@@ -130,9 +130,9 @@ def limit_capacity(
 def _first_of_expert(
     experts_of: Int[Array, " assignments"], count: Int[Array, ""], *, experts: int, axes: tuple[str, ...] = ()
 ) -> Bool[Array, " assignments"]:
-    """Return whether each assignment is among its expert's first ``count`` assignments. With ``axes``, the arguments
-    are a shard, and assignments in earlier shards along these mesh axes come first; devices exchange counts, not
-    assignments."""
+    """Return a mask of the assignments that are among their expert's first ``count`` assignments. With ``axes``,
+    ``experts_of`` is one device's shard and ``count`` is the global limit. Assignments in earlier shards along these
+    mesh axes rank first. Devices exchange only counts."""
     order, offsets = expert_order(experts_of, experts)
     start = offsets
     if axes:

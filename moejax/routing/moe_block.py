@@ -77,7 +77,7 @@ def moe_block(
         way = gathering if is_gathered else COMMUNICATION[communication].of(here, shard)
         if (fits := way.fits) is None:
             return block(way, x, weight, experts)[None]
-        # If its buffers are too small in a layer and step, a group gathers instead.
+        # A group whose buffers are too small in a layer and step gathers instead.
         y: Any = _with_fallback(block, fits, way, gathering, x, weight, experts)
         return y[None]
 
@@ -166,7 +166,7 @@ def _gathered_out_of(matrix: Array) -> Array:
 
 
 def _in_type(gather: Callable[[Array], Array], dtype: jnp.dtype, matrix: Array) -> Array:
-    """Return ``gather(matrix.astype(dtype))``, whose gradient has the matrix's own type."""
+    """Return ``gather(matrix.astype(dtype))``; its gradient is computed in the matrix's own type."""
 
     like = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
 

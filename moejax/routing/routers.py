@@ -1,6 +1,6 @@
 """Turn router logits into a ``Routing``.
 
-A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
+A router is a function of float32 logits: ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing``.
 ``bias`` shifts the choice of experts but never their weights. ``key`` seeds the noise of noisy routers; None disables
 noise. Each further option is set by the Architecture field of the same name, which must exist. A router whose decision
 for a token depends on later tokens also has an argument ``padding_mask``: Bool[tokens], False for padding, or None
@@ -130,7 +130,7 @@ def noisy_topk(
     """Add normal noise to the logits, select the top k, and apply softmax to these (Shazeer et al. 2017, Eq. 3–5).
 
     The noise has the standard deviation softplus(``noise_logits``), where ``noise_logits`` come from a second linear
-    map as in that paper. Without them it is 1/experts (Riquelme et al. 2021, V-MoE).
+    map as in that paper. Without ``noise_logits``, it is 1/experts (Riquelme et al. 2021, V-MoE).
     """
     if key is not None:
         scale = 1.0 / logits.shape[1] if noise_logits is None else jax.nn.softplus(noise_logits)
@@ -144,7 +144,7 @@ def top_p(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None
     """Select the most likely experts until their probabilities sum to ``threshold``: at least one and at most
     ``top_k``.
 
-    Huang et al. 2024, "Harder Tasks Need More Experts"; weights are the probabilities, not normalised. The bound
+    See Huang et al. 2024, "Harder Tasks Need More Experts". Weights are the probabilities, not normalised. The bound
     ``top_k``, which fixes the shapes, is not in the paper; set it to the number of experts to disable it.
     """
     probabilities = jax.nn.softmax(logits, axis=1)
@@ -193,14 +193,14 @@ def expert_choice(
 
 
 def balanced(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None) -> Routing:
-    """Assign experts round-robin, independently of the logits, for equal loads (debugging)."""
+    """Assign experts round-robin, independently of the logits, so that loads are equal (debugging)."""
     tokens, experts = logits.shape
     return _equal_weights(logits, (jnp.arange(tokens * top_k, dtype=jnp.int32) % experts).reshape(tokens, top_k))
 
 
 def random(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None) -> Routing:
-    """Assign k different experts uniformly at random, independently of the logits; without a key, the same every time
-    (debugging)."""
+    """Assign k different experts uniformly at random, independently of the logits (debugging). Without a key, every
+    call makes the same choice."""
     expert = top_k_indices(jax.random.uniform(jax.random.key(0) if key is None else key, logits.shape), top_k)
     return _equal_weights(logits, expert)
 
@@ -221,7 +221,7 @@ _OWN: dict[str, Callable[..., Routing]] = {
     )
 }
 ROUTERS: LazyDict[str, Callable[..., Routing]] = LazyDict(lambda: with_plugins(_OWN, "moejax.routers"))
-"""Routers by ``Architecture.router``; other packages add routers by entry points."""
+"""Routers, keyed by ``Architecture.router``; other packages add routers through entry points."""
 
 INPUT_NOISE = {"switch": jitter}
 """``noise(x, key) -> x`` for routers that apply noise to the input of their linear map during training."""
@@ -250,9 +250,9 @@ def update_bias(
 ) -> Float[Array, "*layers experts"]:
     """Update the expert bias after an optimiser step: add ``rate`` for experts below the mean load, subtract it above.
 
-    Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1, with the update's mean over experts subtracted,
-    so that the mean bias does not drift. ``counts`` must be summed over all microbatches of the step and the whole
-    mesh, because the sign of a sum is not the sum of signs.
+    This is Algorithm 1 of Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", but the update's mean over experts is
+    subtracted, so that the mean bias does not drift. ``counts`` must be summed over all microbatches of the step and
+    the whole mesh, because the sign of a sum is not the sum of signs.
     """
     # Compare loads with the mean as integers; a rounded mean would give an expert at the mean a sign. The sum of the
     # loads may exceed 32 bits; sums of their quotients and remainders by the number of experts do not.
@@ -270,7 +270,7 @@ def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float
 def _sigmoid_routing(logits: Logits, expert: Int[Array, "tokens top_k"], normalise: bool, factor: float) -> Routing:
     """Return the routing with sigmoid scores as weights.
 
-    Scores are normalised in logarithms: if all logits are very negative, sums of scores and gradients of quotients
+    Scores are normalised on a log scale: if all logits are very negative, sums of scores and gradients of quotients
     underflow. Weights keep the epsilon of the DeepSeek-V3 and transformers code; probabilities sum to 1.
     """
     log_scores = jax.nn.log_sigmoid(logits)

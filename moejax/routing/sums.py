@@ -21,8 +21,8 @@ from moejax.sharding import on_token_shards
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class RoutingSums:
-    """Sums over a batch's tokens, for one layer or, with a leading axis, several layers; ``a + b`` covers both
-    batches."""
+    """Sums over a batch's tokens, for one layer or, with a leading axis, several layers. ``a + b`` are the sums over
+    both batches."""
 
     tokens: Any
     """Int32: number of tokens without padding."""
@@ -101,8 +101,8 @@ def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float
     """Return E · sum over experts of (share of assignments) · (share of probability), which is 1 if one of the shares
     is uniform.
 
-    Fedus et al. 2022 (Switch), Eq. 4–6, with shares of all assignments instead of tokens, so that the scale is the same
-    for every k. Only the probabilities have gradients.
+    This is Eq. 4–6 of Fedus et al. 2022 (Switch), with shares of all assignments instead of tokens: the scale is thus
+    the same for every k. Only the probabilities have gradients.
     """
     load = jax.lax.stop_gradient(load_shares(counts))
     total = probability.sum(-1, keepdims=True)
@@ -114,10 +114,10 @@ def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float
 def balance_loss(sums: RoutingSums, loads: Array | None = None) -> Float[Array, "*layers"]:
     """Return E · sum over experts of (share of assignments) · (mean probability); 1 in perfect balance, for every k.
 
-    Fedus et al. 2022 (Switch), Eq. 4–6. With the counts of ``sums``, each microbatch must be balanced. ``loads``, a
-    number per layer and expert, replaces these counts; only shares matter. With the loads of all microbatches of a
-    step, only the whole batch must be balanced (the global-batch balance of Qiu et al. 2025), and gradients add up over
-    microbatches to the whole batch's gradient.
+    Fedus et al. 2022 (Switch), Eq. 4–6. By default the loss balances each microbatch. ``loads``, a number per layer and
+    expert, replaces the counts of ``sums``; only their shares matter. With the loads of all microbatches of a step, the
+    loss balances the whole batch (the global-batch balance of Qiu et al. 2025). Gradients of microbatches then add up
+    to the whole batch's gradient.
     """
     return balance(sums.counts if loads is None else loads, sums.probability)
 

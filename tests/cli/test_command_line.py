@@ -153,7 +153,7 @@ def test_a_mistake_of_moejaxs_is_a_traceback_and_asks_for_a_report(raised):
     assert ended.returncode == 1
     assert ended.stderr.startswith("Traceback")
     assert ended.stderr.splitlines()[-1].startswith(
-        "moejax: this is a mistake of moejax's and not yours; please report it"
+        "moejax: this is a bug in moejax, not a mistake of yours; please report it"
     )
 
 
@@ -166,15 +166,15 @@ def test_overrides_may_be_written_with_a_space():
     ("words", "sentence"),
     [
         (["--config.architecture.top_k=9"], "top_k is 9 and num_experts is 4"),
-        (["--config.architecture.topk=1"], "config.architecture.topk is not known; did you mean top_k"),
+        (["--config.architecture.topk=1"], "config.architecture.topk is unknown; did you mean top_k"),
         (["--config.architecture=1"], "is a group of settings"),
         (["--config.architecture.top_k.x=1"], "is a single setting"),
         (["--config.architecture.top_k"], "has no value"),
         (["--config.architecture.qk_norm=maybe"], "must be true or false"),
         (["--config.recipe.batch_tokens=1.5"], "whole number"),
-        (["--config.architecture.router=magic"], "router 'magic' is not known"),
+        (["--config.architecture.router=magic"], "router 'magic' is unknown"),
         (["--config.architecture.router=switch"], "set top_k to 1"),
-        (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; known are"),
+        (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; choose from"),
         (["--config.recipe.data.source=pile"], "no file or folder pile to read. Named sources are python_stdlib"),
         (["--config.name=../x"], "it names a folder"),
     ],
@@ -192,7 +192,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
     ("words", "sentence"),
     [
         (["trian"], "trian is not a command; did you mean train"),
-        (["zzz"], "known are init, data, study, launch, train"),
+        (["zzz"], "choose from init, data, study, launch, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
         (["count", "--config", ""], "There is no config file '';"),
         (["train"], "No training run was named"),
@@ -313,9 +313,9 @@ def test_ctrl_c_while_the_command_line_is_imported_is_a_sentence(monkeypatch, ca
         ("def get_config(): return {}", "it must be an ml_collections.ConfigDict"),
         (
             "import nothing_like_this",
-            "cannot be run (Python says: ModuleNotFoundError: No module",
+            "cannot be run (Python reported: ModuleNotFoundError: No module",
         ),
-        ("def get_config(:", "cannot be run (Python says: SyntaxError: "),
+        ("def get_config(:", "cannot be run (Python reported: SyntaxError: "),
         ("def get_config(): return {}['x']", "get_config of"),
         ("def get_config(size): return {}", "needs an argument"),
     ],

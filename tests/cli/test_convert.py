@@ -106,7 +106,7 @@ def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path,
 
 def test_an_out_that_is_there_is_refused_before_anything_is_read(theirs, capsys):
     assert main(["convert", "--from", "hf", "nowhere", "--out", str(theirs)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_an_out_that_cannot_be_written_is_refused(theirs, capsys):

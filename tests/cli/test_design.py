@@ -201,7 +201,7 @@ def test_constraints_that_conflict_are_named(capsys):
     [
         (("--law", "chinchilla"), "Nothing constrains the design"),
         (("--law", "chinchila", "--flops", "1e21"), "no law 'chinchila'"),
-        (("--law", "chinchilla", "--flops", "1e21", "--hold", "width=8"), "width is not known"),
+        (("--law", "chinchilla", "--flops", "1e21", "--hold", "width=8"), "width is unknown"),
         (("--law", "chinchilla", "--flops", "1e21", "--range", "tokens=5"), "NAME=LOW:HIGH"),
         (("--law", "chinchilla", "--flops", "1e21", "--convention", "tien"), "did you mean tian"),
         (("--law", "leverage", "--params-total", "1e9"), "Choose a shape"),

@@ -258,11 +258,11 @@ def test_a_table_that_cannot_be_is_described(tmp_path, capsys, rows, words):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("runs.csv", b"", "cannot be read as a table"),
+        ("runs.csv", b"", "as a table: "),
         ("runs.csv", b"params_active,tokens,loss\n", "has no rows"),
-        ("runs.csv", b"\xff\xfe\x00", "cannot be read as a table"),
-        ("runs.jsonl", b"{broken", "cannot be read as a table"),
-        ("runs.parquet", b"not parquet at all", "cannot be read as a table"),
+        ("runs.csv", b"\xff\xfe\x00", "as a table: "),
+        ("runs.jsonl", b"{broken", "as a table: "),
+        ("runs.parquet", b"not parquet at all", "as a table: "),
         ("runs.xlsx", b"", "its name must end in one of"),
         ("runs.csv", b"params_active,tokens,loss\n1e8,1e9,nan\n", "in 1 of 1 rows (row 1)"),
         ("runs.csv", b"params_active,tokens,los\n1e8,1e9,3\n", "did you mean los"),

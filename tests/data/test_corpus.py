@@ -329,9 +329,9 @@ def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
         ({"decay_mixture": {"a": 1.0}}, "but data.mixture has no parts; list all parts in data.mixture, with weight 0"),
         (
             {"mixture": (WeightedSource(name="web", source="x", weight=1.0),), "decay_mixture": {"wbe": 1.0}},
-            "data.decay_mixture: part 'wbe' is not known; did you mean web",
+            "data.decay_mixture: part 'wbe' is unknown; did you mean web",
         ),
-        ({"named_mixture": "tian-2025", "decay_mixture": {"Maths": 1.0}}, "part 'Maths' is not known; did you mean"),
+        ({"named_mixture": "tian-2025", "decay_mixture": {"Maths": 1.0}}, "part 'Maths' is unknown; did you mean"),
         (
             {"mixture": (WeightedSource(name="web", source="x", weight=1.0),), "decay_mixture": {"web": 0.0}},
             "decay_mixture.web is 0.0; give a number above 0",
@@ -345,7 +345,7 @@ def test_an_impossible_choice_is_refused(change, sentence):
 
 
 def test_an_unknown_packing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"data\.packing 'window' is not known; did you mean windows"):
+    with pytest.raises(ValueError, match=r"data\.packing 'window' is unknown; did you mean windows"):
         open_corpus(DataConfig(packing="window"), tmp_path)
 
 

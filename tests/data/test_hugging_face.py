@@ -53,7 +53,7 @@ def test_without_a_network_it_says_so(package):
         raise ConnectionError("Couldn't reach the Hub\nand much more")
 
     package.load_dataset = load_dataset
-    said = r"hf:web could not be loaded \(datasets says: ConnectionError: Couldn't reach the Hub\)"
+    said = r"hf:web could not be loaded \(datasets reported: ConnectionError: Couldn't reach the Hub\)"
     with pytest.raises(ValueError, match=said):
         texts("hf:web")
 

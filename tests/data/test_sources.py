@@ -352,7 +352,7 @@ def test_a_line_that_is_too_long_or_too_deep_is_named_and_its_neighbours_read(
     assert texts(one for one in found if isinstance(one, Document)) == ["a", "b", "c"]
     long, deep, also_deep = [one.why for one in found if isinstance(one, Corrupt)]
     assert long == "a line of more than 2,000 bytes"
-    assert deep == also_deep == "it is not JSON (it is nested more than 100 deep)"
+    assert deep == also_deep == "it is not JSON (it is nested more than 100 levels deep)"
 
 
 def test_a_long_line_of_compressed_text_is_cut_between_characters(tmp_path, small_input_shards, monkeypatch):
@@ -385,7 +385,7 @@ def test_what_is_no_file_with_an_end_is_refused_without_being_read(tmp_path, suf
     path.unlink()
     path.symlink_to(path)
     (lost,) = read(tmp_path, TOKENS)
-    assert lost.why == "unreadable (the system says: Too many levels of symbolic links)"
+    assert lost.why == "unreadable (system error: Too many levels of symbolic links)"
 
 
 def test_a_parquet_column_that_is_missing_or_no_text_is_refused(tmp_path):

@@ -119,5 +119,5 @@ def test_where_text_returns_until_the_law_is_flat_flops_are_worth_nothing_or_tha
 
 
 def test_what_cannot_be_minimised_is_a_sentence():
-    with pytest.raises(ValueError, match="objective 'flop' is not known; did you mean flops"):
+    with pytest.raises(ValueError, match="objective 'flop' is unknown; did you mean flops"):
         optimise(of_sizes(LAW, [BUDGET, Constraint(name="loss", high=3.0)], goal="flop"))

@@ -64,7 +64,7 @@ def test_an_interval_that_spans_everything_says_so():
     assert not interval([1.0, 1.1, 1.2]).uninformative
     assert "not determined" in str(interval([0.01, 5.0, 300.0]))
     assert interval([0.01, 5.0, 300.0]).ends(str).endswith(" (not determined by these runs)")
-    assert interval([1.0, 1.1, np.nan]).ends("{:.1f}".format).startswith("[1.0, 1.1], no answer under 33% of the laws")
+    assert interval([1.0, 1.1, np.nan]).ends("{:.1f}".format).startswith("[1.0, 1.1], no answer for 33% of the laws")
 
 
 def test_a_decision_without_an_answer_is_counted_not_hidden():

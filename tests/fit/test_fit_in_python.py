@@ -34,7 +34,7 @@ def test_options_of_reading_and_of_the_fit_are_given_together_and_notes_are_said
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"best_bi": ["lr"]}, "option 'best_bi' is not known; did you mean best_by"),
+        ({"best_bi": ["lr"]}, "option 'best_bi' is unknown; did you mean best_by"),
         ({"penalty": "squarred"}, "must be huber or squared; got squarred"),
         ({"penalty": "squared", "delta": 0.1}, "--penalty squared has no --delta"),
         ({"penalty": Huber(), "delta": 0.1}, "residual and delta apply to a penalty given by name"),

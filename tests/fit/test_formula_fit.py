@@ -129,7 +129,7 @@ def test_other_columns_travel_with_their_runs():
     ("options", "words"),
     [
         (["--form", "lr = k*N^a", "--law", "chinchilla"], "--law and --form exclude each other"),
-        (["--form", "lr = k*N^a", "--positive", "b"], "No formula has a coefficient b; known are k, a"),
+        (["--form", "lr = k*N^a", "--positive", "b"], "No formula has a coefficient b; choose from k, a"),
         (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared with two signs"),
         (["--law", "chinchilla", "--positive", "a"], "signs can only be declared with --form"),
         (["--form", "lr = k*N^a", "--recipe", "zhao"], "--recipe and --form exclude each other"),

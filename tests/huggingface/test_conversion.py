@@ -406,13 +406,13 @@ def test_an_interrupted_conversion_leaves_no_folder_and_can_be_repeated(tmp_path
     left = tmp_path / ".ours.partial"
     left.mkdir()
     (left / "weights.safetensors").write_text("half")
-    with pytest.raises(ValueError, match=r"\.ours\.partial is there already"):
+    with pytest.raises(ValueError, match=r"\.ours\.partial already exists"):
         from_huggingface(theirs, tmp_path / "ours")
     assert (left / "weights.safetensors").read_text() == "half"
     (left / ".lock").touch()
     from_huggingface(theirs, tmp_path / "ours")
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="already exists"):
         from_huggingface(theirs, tmp_path / "ours")
 
 

@@ -95,5 +95,5 @@ def test_every_router_that_is_causal_and_learns_is_in_the_code():
 def test_a_config_with_an_unknown_field_is_refused():
     config = OWN_CODE.config(ALIBI)
     config["architecture"] = config["architecture"] | {"num_expert": 4}
-    with pytest.raises(UserError, match=r"num_expert is not known; did you mean num_experts"):
+    with pytest.raises(UserError, match=r"num_expert is unknown; did you mean num_experts"):
         OWN_CODE.architecture(config)

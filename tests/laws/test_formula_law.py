@@ -178,7 +178,7 @@ REFUSED = {
     f"loss = {'Σ ' * 400}A": "deeper than 40 levels",
     f"loss = N{'+A' * 600}": "has 1,208 characters",
     "x = b*N with b=c+c, c=d+d, d=e+e, e=f+f, f=g+g, g=h+h, h=i+i, i=j+j, j=k+k, k=l+l": "more than 2,000 parts",
-    "loss = A*N^1e999": "too large a number",
+    "loss = A*N^1e999": "is too large; give 0",
     "loss = 3*N": "no coefficient to fit",
     "loss = E + A/N^ϵ": "has a coefficient ϵ; write it as ε",
     "loss = E + A": "reads no column; E, A would be coefficients",

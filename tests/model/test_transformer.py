@@ -390,7 +390,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"router": "top_p", "threshold": 0.0}, "threshold is 0.0; give a number above 0"),
         ({"router": "expert_choice", "expert_bias": True}, "remove expert_bias"),
         ({"activation": "gelu"}, "did you mean swiglu"),
-        ({"positions": "learned"}, "known are rope"),
+        ({"positions": "learned"}, "choose from rope"),
         ({"rope_scaling": RopeScaling(kind="dynamic", factor=2.0)}, "rope_scaling.kind"),
         ({"rope_scaling": RopeScaling(kind="yarn", factor=2.0)}, "yarn needs at least 1"),
         ({"rope_scaling": RopeScaling(kind="linear", factor=0.5)}, "rope_scaling.factor is 0.5; give a number from 1"),

@@ -252,7 +252,7 @@ def test_json_has_every_record_with_its_verdict_and_readings(capsys, tmp_path):
     ("words", "sentence"),
     [
         (["--paper", "zaho"], "zhao"),
-        (["--paper", "li", "--verdicts", "nowhere.json"], "nowhere.json is not there"),
+        (["--paper", "li", "--verdicts", "nowhere.json"], "nowhere.json does not exist"),
         (["--paper", "li", "--json", f"{__file__}/x.json"], "test_reproduce.py"),
     ],
 )

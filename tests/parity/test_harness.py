@@ -314,7 +314,7 @@ def test_a_study_asks_its_checkpoints_tasks_of_the_harness(folder, tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--tasks", "choises"], "Task choises is not known; did you mean choices"),
+        (["--tasks", "choises"], "Task choises is unknown; did you mean choices"),
         (["--tasks", "lambada_opnai"], "did you mean lambada_openai"),
         (["--tasks", "far"], "Task far could not be loaded"),
         (["--tasks", "far"], "Couldn't reach 'nobody/nothing'"),
@@ -330,8 +330,8 @@ def test_a_task_file_that_is_no_yaml_is_named_where_its_task_is_missed(folder, t
     (tmp_path / "mine.yaml").write_text("task: mine\n  dataset_path: [json\n")
     assert main(["eval", str(folder / "run"), "--task-path", str(tmp_path), "--tasks", "mine"]) == 2
     said = capsys.readouterr().err
-    assert "Task mine is not known" in said
-    assert f"{tmp_path / 'mine.yaml'} cannot be read (yaml says: " in said
+    assert "Task mine is unknown" in said
+    assert f"{tmp_path / 'mine.yaml'} cannot be read (yaml reported: " in said
 
 
 def test_a_task_whose_files_are_not_there_is_not_told_to_reach_the_hub(folder, tmp_path, capsys):

@@ -399,7 +399,7 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "One of NAME, --paper, --list or --gallery is required"),
         (["tian-16"], "give one with --runs"),
-        (["zhao-1", "--fit", "nowhere.json"], "nowhere.json is not there"),
+        (["zhao-1", "--fit", "nowhere.json"], "nowhere.json does not exist"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys):

@@ -100,7 +100,7 @@ def test_a_study_that_sweeps_its_learning_rate_says_so_and_fits_the_best_if_aske
 
 
 def test_only_settings_can_be_swept():
-    with pytest.raises(ValueError, match=r"analysis\.best_by\[0\] is 'lr'; known are learning_rate"):
+    with pytest.raises(ValueError, match=r"analysis\.best_by\[0\] is 'lr'; choose from learning_rate"):
         check_fields(dataclasses.replace(LAWS, best_by=("lr",)), "analysis")
 
 

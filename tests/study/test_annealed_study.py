@@ -61,7 +61,7 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (study(anneal="guess"), "analysis.anneal is 'guess'; known are predict"),
+        (study(anneal="guess"), "analysis.anneal is 'guess'; choose from predict"),
         (study(anneal=""), "analysis.anneal is empty; set it to"),
         (study(anneal_tokens=()), r"analysis.anneal_tokens is \[\]; list each budget"),
         (study(anneal_tokens=(ASKED[1], ASKED[0])), "once, in ascending order"),

@@ -157,7 +157,7 @@ def test_tokens_without_text_and_a_changed_table_are_said_before_anything_is_tra
     run_table.write([{"model": "a", "loss": 1.0}], table)
     downstream.check_tasks(own, trained)
     table.write_bytes(table.read_bytes() + b"x")
-    with pytest.raises(UserError, match=r"scores.parquet is not what moejax wrote there"):
+    with pytest.raises(UserError, match=r"scores.parquet differs from the file that moejax wrote"):
         downstream.check_tasks(own, trained)
 
 
@@ -195,7 +195,7 @@ def test_without_the_harness_its_tasks_are_refused_before_anything_is_trained(tm
         ({"tasks": ("a", "a")}, "name every task once"),
         ({"tasks": ("mmlu_*",)}, "which contains a pattern"),
         ({"suite": "abnar-2024"}, "did you mean abnar-2025"),
-        ({"links": ("line",)}, r"downstream.links\[0\] is 'line'; known are sigmoid, power"),
+        ({"links": ("line",)}, r"downstream.links\[0\] is 'line'; choose from sigmoid, power"),
         ({"dtype": "float16"}, "did you mean bfloat16 or float32"),
         ({"limit": -1}, "downstream.limit is -1"),
     ],

@@ -59,13 +59,13 @@ def test_one_architecture_trained_twice_is_one_group():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"recipes": {"c": {}}}, "recipes: model 'c' is not known"),
-        ({"seeds": {"c": 1}}, "seeds: model 'c' is not known"),
+        ({"recipes": {"c": {}}}, "recipes: model 'c' is unknown"),
+        ({"seeds": {"c": 1}}, "seeds: model 'c' is unknown"),
         ({"recipes": {"b": {"optimiser": {}}}}, "did you mean optimizer"),
         ({"recipes": {"b": 3}}, "recipes.b is 3; it must be a dict of settings"),
         ({"recipes": {"b": {"batch_tokens": 100}}}, "a positive multiple of data.sequence_length"),
         ({"analysis": Analysis(hold_out="token")}, "did you mean tokens"),
-        ({"analysis": Analysis(hold_out_models=("c",))}, "model 'c' is not known"),
+        ({"analysis": Analysis(hold_out_models=("c",))}, "model 'c' is unknown"),
         ({"recipes": {name: {"budgets_tokens": [4_096]} for name in "ab"}}, "needs at least two"),
     ],
 )

@@ -291,7 +291,7 @@ def test_the_command_refuses_a_stage_that_fails_for_a_winner_nobody_expected(
             "recipes: a changes data",
         ),
         (lambda before: {"models": {}}, "the function of depth returned no models"),
-        (lambda before: {"modles": {}}, "stages.depth.modles is not known; did you mean models"),
+        (lambda before: {"modles": {}}, "stages.depth.modles is unknown; did you mean models"),
         (
             lambda before: {"models": {"a": before.architecture}, "references": ["b"]},
             "stages.depth.references: model 'b'",

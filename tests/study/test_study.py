@@ -152,7 +152,7 @@ def test_a_study_killed_at_three_moments_ends_with_the_same_table(finished, conf
     ("words", "sentence"),
     [
         (["--config.models.moe.top_k=9"], "moe: top_k is 9 and num_experts is 4"),
-        (["--config.models.mo.top_k=1"], "config.models.mo is not known; did you mean moe?"),
+        (["--config.models.mo.top_k=1"], "config.models.mo is unknown; did you mean moe?"),
         (["--config.recipe.optimizer.lerning_rate=1"], "did you mean learning_rate?"),
         (["--config.recipe.batch_tokens=lots"], "batch_tokens must be a whole number: 'lots' is not a number"),
         (["--config.recipe.optimizer.warmup_tokens=1M"], "before the warm-up of 1,000,000 tokens"),

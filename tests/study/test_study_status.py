@@ -166,7 +166,7 @@ def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(ur
     assert f"{path} holds the row of {second.name} at 8,192 tokens" in one.why
     write(url, path, json.dumps({**row(first, 8_192), "loss": float("nan")}))
     assert of(url, first.name).rows == ()
-    assert "it holds NaN, which is not a number; its run is trained again." in of(url, first.name).why
+    assert "it contains NaN, which is not a finite number; its run is trained again." in of(url, first.name).why
 
 
 def test_the_table_is_the_same_whatever_the_place_and_the_order_in_which_rows_came(tmp_path):
@@ -224,7 +224,7 @@ def test_a_table_that_was_changed_by_hand_is_not_replaced(tmp_path, capsys):
     table = tmp_path / "study" / "runs.parquet"
     run_table.read(table).assign(mine="a note").to_parquet(table)
     assert main(["study", "gather", url]) == 2
-    assert "runs.parquet is not what moejax wrote there" in capsys.readouterr().err
+    assert "runs.parquet differs from the file that moejax wrote" in capsys.readouterr().err
     # One that was removed is written again.
     table.unlink()
     assert main(["study", "gather", url]) == 0

@@ -91,5 +91,5 @@ def test_a_mesh_of_a_chip_is_compiled_with_its_options():
 
 
 def test_an_unknown_choice_is_a_sentence():
-    with pytest.raises(ValueError, match="xla_options is 'all'; known are auto, none"):
+    with pytest.raises(ValueError, match="xla_options is 'all'; choose from auto, none"):
         Runtime(xla_options="all").check()

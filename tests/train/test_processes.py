@@ -235,7 +235,7 @@ def test_what_is_agreed_costs_requests_in_proportion_to_the_processes_and_leaves
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (OSError(5, "Input/output error", "trunk/3"), "trunk/3: the system says: Input/output error"),
+        (OSError(5, "Input/output error", "trunk/3"), "trunk/3: system error: Input/output error"),
         (KeyError("a"), "KeyError: 'a'"),
     ],
 )

@@ -160,7 +160,7 @@ def test_weights_that_were_damaged_are_refused(training, dense, tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="is not what moejax wrote there"):
+    with pytest.raises(ValueError, match="differs from the file that moejax wrote"):
         initial_weights_sha256(given)
     assert len(digest) == 64
 

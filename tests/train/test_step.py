@@ -290,7 +290,7 @@ def test_the_average_follows_the_parameters(training):
         ({"architecture": {"num_mtp_layers": -1}}, "num_mtp_layers is -1"),
         ({"loss": LossWeights(mtp=-0.1)}, "loss.mtp is -0.1"),
         ({"ema_decay": 1.0}, "ema_decay is 1.0"),
-        ({"loss": LossWeights(balance_loads="steps")}, "is 'steps'; known are batch, previous_step"),
+        ({"loss": LossWeights(balance_loads="steps")}, "is 'steps'; choose from batch, previous_step"),
         ({"guard": GuardConfig(spike=0.5)}, "it must be above 1"),
         ({"guard": GuardConfig(patience=0)}, "patience is 0; give a whole number from 1"),
     ],

@@ -75,7 +75,7 @@ def attention(
     """Return the softmax-weighted mean of the values, computed by a named kernel or by the best kernel for the program.
 
     ``slopes`` times the distance in tokens are subtracted from the scores (ALiBi). ``sinks`` are additional logits in
-    the softmax without values. Queries after a cache are few, so they use the reference.
+    the softmax without values. Queries that follow a cache are few, so the reference computes them.
     """
     if not mask.is_full_sequence(query.shape[1], key.shape[1]):
         kernel = reference

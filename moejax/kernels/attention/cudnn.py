@@ -38,7 +38,7 @@ OTHER_WIDEST = 128
 def supports(
     query: Any, key: Any, value: Any, mask: AttentionMask, *, slopes: Any = None, sinks: Any = None, **_: Any
 ) -> bool:
-    """Return whether cuDNN has the kernel and its gradient."""
+    """Return whether cuDNN supports these inputs in its forward and backward kernels."""
     generation, widths = gpu_generation(), (query.shape[-1], value.shape[-1])
     is_16_bits = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
     if not is_16_bits or slopes is not None or sinks is not None or generation < 8:
@@ -102,7 +102,7 @@ def _packed(
     """Compute attention within documents.
 
     The backward pass keeps one logsumexp per query. The kernel's own logsumexp array is ``most_documents`` times as
-    large, as if each document were as long as the row, and mostly zero. Tiled attention is recomputed.
+    large, as if each document were as long as the row, and mostly zero. The backward pass recomputes tiled attention.
     """
     documents = _documents(segments)
 
@@ -171,7 +171,7 @@ def _by_tiles(scale: float, query: Array, key: Array, value: Array, segments: Ar
 
 
 def _of_each_head(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
-    """Return keys and values, repeated for every query head.
+    """Return keys and values, repeated so that every query head has its own.
 
     JAX computes key offsets from the number of query heads (fixed in its pull request 39521, July 2026). With fewer key
     heads, queries would see keys of another document.

@@ -26,7 +26,7 @@ COMPUTED = 512
 
 
 def supports(*arrays: Operand | AttentionMask, slopes: Float[Any, " H"] | None = None, **options: Any) -> bool:
-    """Return True without ALiBi slopes, which the kernel does not support."""
+    """Return whether there are no ALiBi slopes, which the kernel does not support."""
     return slopes is None
 
 

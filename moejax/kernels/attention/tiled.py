@@ -28,7 +28,7 @@ MASK_VALUE = float(np.finfo(np.float32).min)
 """Score of a masked key. It is finite, so that a tile without visible keys for a query gives no NaN."""
 
 TILES = {"cpu": 64}
-"""Tokens per tile by platform. Other platforms use the larger ``OTHER_TILE``, because a loop iteration there needs
+"""Tokens per tile, keyed by platform. Other platforms use the larger ``OTHER_TILE``, because their loop iterations need
 several kernel launches."""
 OTHER_TILE = 512
 

@@ -1,6 +1,6 @@
 """Kernels for CPU cores: Python functions compiled by numba, which XLA calls as custom calls.
 
-XLA computes such an operation as dozens of small programs, each of which reads and writes main memory. A kernel keeps a
+XLA computes an operation as dozens of small programs, each of which reads and writes main memory. A kernel keeps a
 block of data in a core's cache from beginning to end. ``custom_call.py`` connects XLA with the kernels and distributes
 their parts over XLA's threads. Kernels share ``product.py`` (matmuls based on ``tile.py``), ``arithmetic.py``
 (exponentials) and ``memory.py``. The other files contain the kernels, each named after its operation.

@@ -1,8 +1,8 @@
 """Compile kernels with numba and cache them per user.
 
 Loading a file of numba's cache unpickles it and runs its machine code; numba verifies neither. Therefore only the user
-may have write access to the folder. A file that differs from its recorded hash is removed and compiled again. Damaged
-files are not searched while processes compile, because a new file's hash is recorded shortly after the file is written.
+may have write access to the folder. A file that differs from its recorded hash is removed and compiled again. This
+check is skipped while other processes compile, because a new file's hash is recorded shortly after the file is written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__fi
 
 
 def compiled(kind: Any, function: Any, **options: Any) -> Any:
-    """Return a function that XLA can call, compiled or loaded from the cache."""
+    """Return a function that XLA can call; it is compiled, or loaded from the cache."""
     # Numba recompiles a cached function if the function's file changes, but not if code in other files changes.
     function.__qualname__ += f"-{SHARED_CODE:08x}"
     try:
@@ -52,7 +52,7 @@ def compiled(kind: Any, function: Any, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def _cached() -> Iterator[None]:
-    """Use our folder for numba's cache files inside the context, and record the hashes of new files."""
+    """Use moejax's folder for numba's cache files inside the context, and record the hashes of new files."""
     before = config.CACHE_DIR
     folder = _checked(Path(before) if before else user_cache() / "kernels")
     with locked(folder, shared=True, patience_seconds=10.0):

@@ -19,7 +19,7 @@ from moejax.sharding import on_many_devices
 
 KERNEL = "moejax_cross_entropy"
 PARTS = 8
-"""Number of parts, each of which sums its own gradient of the matrix."""
+"""Number of parts. Each part sums its own gradient of the matrix."""
 ROWS = 256
 """Number of tokens per part whose logits are in memory at the same time."""
 MOST_NUMBERS = 2**20
@@ -33,7 +33,7 @@ NOT_A_NUMBER = np.float32(np.nan)
 @kernel(KERNEL)
 @no_type_check
 def _part(frame: int, part: int) -> int:
-    """Compute losses and gradients of a part's tokens, and the part's summand of the matrix's gradient."""
+    """Compute losses and gradients of a part's tokens, and the part's contribution to the matrix's gradient."""
     fill_vectors()
     hidden, matrix = floats2(argument(frame, 0)), floats2(argument(frame, 1))
     targets, weights = integers1(argument(frame, 2)), floats1(argument(frame, 3))

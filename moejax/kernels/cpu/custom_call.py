@@ -90,7 +90,7 @@ MOST_KERNELS = 64
 TABLE = (ctypes.c_int64 * (1 + 2 * MOST_KERNELS))()
 binding.add_symbol("moejax_kernels", ctypes.addressof(TABLE))
 DEVICES, CORES = ctypes.c_int64(1), ctypes.c_int64(1)
-"""Number of devices that share XLA's threads, and number of cores; more helper threads than cores would slow a call."""
+"""Number of devices that share XLA's threads, and number of cores. More helper threads than cores would be slower."""
 binding.add_symbol("moejax_native_devices", ctypes.addressof(DEVICES))
 binding.add_symbol("moejax_native_cores", ctypes.addressof(CORES))
 
@@ -145,8 +145,8 @@ integers1, integers2 = (_array_of(numba.int32, axes) for axes in (1, 2))
 @njit
 @no_type_check
 def announced(frame: int) -> bool:
-    """Answer XLA's query for the API version, which it sends at a handler's registration; return whether this is such a
-    query."""
+    """Return whether the call is XLA's query for the API version, and answer it if so. XLA sends this query when a
+    handler is registered."""
     extension = load(frame + EXTENSION)
     if extension == 0 or load32(extension + EXTENSION_TYPE) != METADATA_EXTENSION:
         return False

@@ -1,7 +1,7 @@
-"""Compute grouped experts on CPU cores: multiply blocks of an expert's rows by all three of its matrices.
+"""Compute grouped experts on CPU cores: multiply each block of an expert's rows by all three of the expert's matrices.
 
-The result equals the result of ``experts.blocks``, without its copies. A block's rows are gathered from their tokens
-when they are needed, and stay in a core's cache with their hidden rows. Matmuls accumulate into gradients in place, and
+The result equals that of ``experts_blocks``, with fewer copies. A block's rows are gathered from their tokens when they
+are needed, and stay in a core's cache with their hidden rows. Matmuls accumulate into gradients in place, and
 nothing is padded. While one matrix is used, the next matrix is prefetched, because experts with few rows use each
 matrix only briefly. Experts are distributed over XLA's threads.
 

@@ -1,7 +1,7 @@
 """Compute matmuls of matrices that are small or used only once, such as expert matrices.
 
-Only the second factor is copied, one panel at a time, so a few rows cost little more than their arithmetic. Meanwhile
-the next data is prefetched from memory.
+Only the second factor is copied, one panel at a time, so a matmul of few rows costs little more than its arithmetic.
+Meanwhile the next data is prefetched from memory.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any
     """Compute c[m, n] = a[m, k]·b[k, n], or add it to c if ``add``.
 
     Arrays are views that begin at the matrices' first elements. ``lengths`` are m, n, k. ``strides`` are the row
-    strides of the stored matrices, in elements. ``transposed`` states whether a and b are stored as [k, m] and [n, k].
+    strides of the stored matrices, in elements. ``transposed`` states whether a is stored as [k, m], and b as [n, k].
     """
     multiply_before(a[:0], a, b, c, lengths, strides, transposed, add)
 

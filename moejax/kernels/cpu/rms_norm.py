@@ -43,7 +43,7 @@ def _forward_part(frame: int, part: int) -> int:
 @kernel(BACKWARD)
 @no_type_check
 def _backward_part(frame: int, part: int) -> int:
-    """Compute gradients of rows, and the part's summand of the weight's gradient."""
+    """Compute gradients of rows, and the part's contribution to the weight's gradient."""
     fill_vectors()
     x, weight, scale = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))
     dy = floats2(argument(frame, 3))

@@ -1,7 +1,7 @@
 """Define grouped matmuls, with one matrix per group of rows: the operation, the backend interface, and the reference.
 
-``jax.lax.ragged_dot`` is not a backend, because it computes every group for every row: on a TPU in one gradient, on
-other platforms always.
+``jax.lax.ragged_dot`` is not a backend, because it multiplies every row by the matrices of all groups: on a TPU in one
+gradient, on other platforms always.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Implement the grouped matmuls of ``grouped_matmul.triton`` in Triton's own language, called through ``jax_triton``.
 
-JAX deprecated Pallas's Triton backend in 0.11 and will remove it. Without it, these kernels serve Ampere, the gradient
-of the matrices on Blackwell, float32 on any NVIDIA GPU, and widths that no Mosaic tile divides. They use the Pallas
-kernels' tile sizes. They have not run on a GPU; tests interpret and compile them.
+JAX deprecated Pallas's Triton backend in 0.11 and will remove it. Without it, these kernels are used on Ampere, for the
+gradient with respect to the matrices on Blackwell, for float32 on any NVIDIA GPU, and for widths that no Mosaic tile
+divides. They use the Pallas kernels' tile sizes. They have not run on a GPU; tests interpret and compile them.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """
@@ -158,9 +158,9 @@ def _rows_by_matrices(
     transposed: bool,
     dtype: Any = None,
 ) -> Float[Array, "R _"]:
-    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; return ``dtype``, or the type of the rows.
+    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``. The result has ``dtype`` or the rows' type.
 
-    ``scales`` are empty, or for 8-bit numbers the scales of rows [R] and of each matrix's columns [G, F].
+    For 8-bit numbers, ``scales`` are the scales of rows [R] and of matrix columns [G, F]; otherwise there are none.
     """
     (count, into), out_of = rows.shape, matrices.shape[1 if transposed else 2]
     part = "rows" if transposed else "forward"

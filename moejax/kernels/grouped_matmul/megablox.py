@@ -1,8 +1,8 @@
 """Compute grouped matmuls on a TPU, forward and backward, with JAX's Pallas kernels (megablox).
 
-``jax.lax.ragged_dot`` has a forward kernel on TPUs. However, its gradient of the matrices is a masked dense matmul of
-every row with every group, and its gradient of the rows first transposes all matrices in memory. These kernels avoid
-both.
+``jax.lax.ragged_dot`` has a forward kernel on TPUs. However, its gradient with respect to the matrices is a masked
+dense matmul of every row with every group. Its gradient with respect to the rows first transposes all matrices in
+memory. These kernels avoid both.
 
 A kernel iterates over row tiles. A tile at the boundary of two groups is computed once for each group. Therefore, if
 groups are large, tiles have at most a quarter of a balanced group's rows. The kernels have not been timed on a TPU. On

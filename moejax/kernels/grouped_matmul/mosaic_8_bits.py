@@ -1,11 +1,11 @@
 """Compute grouped matmuls in float8 on Hopper with our own Mosaic kernel.
 
 Triton uses Hopper's float8 matrix units only if sums may have lower precision than float32, which Pallas cannot
-request. Otherwise Triton multiplies in float16 with the A100's instructions. Triton does multiply int8, and on
-Blackwell both types, in 8 bits. JAX's own kernels cannot write a wider type than they read. On an H200, this kernel was
-correct, but not faster than bfloat16 matmuls (docs/benchmarks.md). It cannot be interpreted on a CPU; tests compile it.
-The units sum in about 14 bits and truncate the rest (DeepSeek-V3, 2024, Sec. 3.3.2). As in that paper, each unit sums
-only ``INNER`` products, and these sums are added in float32.
+request. Otherwise Triton multiplies float8 in float16 with the A100's instructions. It multiplies int8 in 8 bits, and
+on Blackwell also float8. The results of JAX's own kernels cannot have a wider type than their inputs. On an H200, this
+kernel was correct, but not faster than bfloat16 matmuls (docs/benchmarks.md). It cannot be interpreted on a CPU; tests
+compile it. The matrix units keep about 14 bits of a sum and truncate the rest (DeepSeek-V3, 2024, Sec. 3.3.2). As in
+that paper, a unit sums only ``INNER`` products at a time, and these sums are added in float32.
 
 Shapes: R rows, G groups, K contracted width, F columns of the results.
 """
@@ -32,7 +32,7 @@ ROWS, COLUMNS, INNER = 128, 64, 128
 """Tile sizes. The float32 sums and the matrix units' sums fit into the registers of one warpgroup. ``INNER`` is a
 128-byte line of both factors."""
 LINES = 8
-"""Number of rows that the matrix units read together (1 kB). Tiles must start at a multiple of it."""
+"""Number of rows that the matrix units read together (1 kB). Tiles must start at a multiple of this number."""
 STAGES = 4
 """Number of prefetched blocks of both factors."""
 RESIDENT = 2

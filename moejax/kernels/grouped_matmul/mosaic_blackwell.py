@@ -1,7 +1,7 @@
 """Compute grouped matmuls on Blackwell with JAX's Mosaic kernel.
 
-For the gradient of the rows, the matrices are first transposed in memory. JAX has no Mosaic kernel for the gradient of
-the matrices on Blackwell, so Triton computes it. These kernels have not been timed.
+For the gradient with respect to the rows, the matrices are first transposed in memory. JAX has no Mosaic kernel for the
+gradient with respect to the matrices on Blackwell, so Triton computes it. These kernels have not been timed.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """

@@ -2,9 +2,9 @@
 
 On Hopper all tile sizes of our Triton kernels have similar speed. Eight were timed on an H200, in bfloat16, at the
 widths of OLMoE, Qwen3 and DeepSeek-V3 with 512 to 4,096 rows per expert (``HOPPER``). For Blackwell, ``RECORDS`` are
-the tokamax authors' measurements of tokamax 0.0.12's kernels on a B200, from its installed files (read on 2026-11-25).
-Each record is the faster of two kernels for one shape in bfloat16 with equal groups, at the best sizes, as the median
-of five runs. Records whose sizes this release rejects, because they exceed a multiprocessor's memory, are omitted.
+the tokamax authors' measurements of their kernels on a B200, from the installed files of tokamax 0.0.12 (read on
+2026-11-25). Each record gives the faster of two kernels for one shape, in bfloat16 with equal groups, at its best sizes
+(median of five runs). Records are omitted if this release rejects their sizes as too large for a multiprocessor.
 Other shapes use the sizes of the nearest record, and ``Choice.is_measured`` is False. No measurements of JAX's Mosaic
 kernels are published; their sizes follow from a multiprocessor's memory. A GB200 has the same multiprocessors as a
 B200.
@@ -69,7 +69,7 @@ class Choice(NamedTuple):
 
     tile: TritonTile | MosaicTile
     is_measured: bool
-    """True if the record has the same part and widths, and its rows per group differ by at most a factor of two."""
+    """True if the record has the same part and widths, and its rows per group differ at most by a factor of two."""
     record: MeasuredTile
     """The nearest record."""
 
@@ -123,8 +123,8 @@ RECORDS: tuple[MeasuredTile, ...] = (
 """Measurements on a B200, for the best kernel only."""
 
 HOPPER = TritonTile(128, 128, 64, 4, 3)
-"""Choice for an H200: over 30 matmuls, it is within 1.4 % of the best of 8 sizes on average, and within 4.3 % for each
-matmul, as are two other sizes. All sizes are within 3.2 % on average (docs/benchmarks.md)."""
+"""Choice for an H200. Over 30 matmuls, it was 1.4 % slower than the best of 8 sizes on average, and 4.3 % at most. All
+sizes were within 3.2 % on average (docs/benchmarks.md)."""
 
 
 def nearest(part: str, rows: int, groups: int, into: int, out_of: int) -> Choice:
@@ -196,11 +196,11 @@ class JaxTile(NamedTuple):
 HOPPER_SIDES = (128, 64)
 """Columns per tile on Hopper: the registers of 128 threads hold at most 128 × 128 float32 sums."""
 SHARED_BYTES = 232_448 - 4096
-"""Shared memory of a thread block in bytes, without a reserve for barriers."""
+"""Shared memory of a thread block in bytes, minus a reserve for barriers."""
 
 
 def jax_tile(generation: int, rows: int, groups: int, into: int, out_of: int) -> JaxTile | None:
-    """Return unmeasured sizes for a grouped matmul in 16 bits; None if the kernels do not support it or its gradients.
+    """Return unmeasured tile sizes for a grouped matmul in 16 bits; None if JAX's kernels do not support these widths.
 
     Both widths must be multiples of a tile's columns, because the gradient exchanges them. On Blackwell, two
     multiprocessors share a tile with twice the rows and columns.

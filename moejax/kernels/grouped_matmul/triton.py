@@ -1,9 +1,9 @@
-"""Compute grouped matmuls on NVIDIA GPUs since Ampere with our own Pallas kernels, compiled by Triton.
+"""Compute grouped matmuls on NVIDIA GPUs (Ampere or newer) with our own Pallas kernels, compiled by Triton.
 
-On Hopper these kernels compute all grouped matmuls, at 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md);
-in training steps they are faster than the Mosaic kernels of JAX and tokamax. On Blackwell they compute the gradient of
-the matrices. On all GPUs they compute float32, and widths that other kernels do not support. On other platforms they
-are interpreted, for tests.
+On Hopper these kernels compute all grouped matmuls, at 350 to 540 TFLOP/s on an H200 in bfloat16 (docs/benchmarks.md).
+In training steps they are faster than the Mosaic kernels of JAX and tokamax. On Blackwell they are used for the
+gradient with respect to the matrices. On all GPUs they are used for float32, and for widths that the other kernels do
+not support. On other platforms they are interpreted, for tests.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the results.
 """
@@ -28,8 +28,8 @@ from moejax.kernels.quantization import quantize
 F32 = jnp.float32
 
 NUMBERS = 2**31
-"""Number of elements above which indices overflow 32 bits. JAX uses signed 32-bit indices for arrays below 2^32 bytes,
-and 64 bits above. So indices of 8-bit arrays between 2^31 and 2^32 bytes overflow."""
+"""Number of elements above which signed 32-bit indices overflow. JAX uses such indices for arrays below 2^32 bytes, and
+64 bits above. Indices of 8-bit arrays between 2^31 and 2^32 bytes therefore overflow."""
 
 
 def supports(*arguments: Any, quantization: str = "none") -> bool:
@@ -43,7 +43,7 @@ class RowTiles(NamedTuple):
     group: Int[Array, " tiles"]
     start: Int[Array, " tiles"]
     first: Int[Array, " tiles"]
-    """First row of the group in the tile; it is after the tile's start if the start was aligned to before the group."""
+    """First row of the group in the tile; it is after ``start`` if the tile was aligned to start before the group."""
     stop: Int[Array, " tiles"]
     """End of the group's rows (exclusive)."""
 
@@ -108,10 +108,10 @@ def _rows_by_matrices(
     transposed: bool,
     dtype: Any = None,
 ) -> Float[Array, "R F"]:
-    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``; the result has ``dtype``, by default the
+    """Multiply rows by matrices [G, D, F], or [G, F, D] if ``transposed``. The result has ``dtype`` or, by default, the
     rows' type.
 
-    ``scales``: for 8-bit operands, the scales of rows [R] and of matrix columns [G, F]; else empty.
+    For 8-bit numbers, ``scales`` are the scales of rows [R] and of matrix columns [G, F]; otherwise there are none.
     """
     from jax.experimental import pallas as pl
 
