@@ -85,9 +85,9 @@ def test_a_saved_mapping_is_used_without_map_unless_map_gives_another(table, tmp
         (["--save-mapping", *MAPPED, "--map=a=seed"], 'table="theirs.csv"\n[map]\nloss="val"', "is not overwritten"),
         (["--save-mapping", *MAPPED], 'name = "somebody else\'s"', "is not overwritten"),
         (["--save-mapping=mine.toml", *MAPPED], "", "theirs.toml; give that name, or --save-mapping without a name"),
-        ([], "[map]\nloss = 3", "map must be a table of texts"),
+        ([], "[map]\nloss = 3", "map must be a table of strings"),
         ([], "[map]\nloss = ", "cannot be read"),
-        ([], "[map]\n[units]", "has 'units'; a mapping has table, the table map"),
+        ([], "[map]\n[units]", "has the unknown key 'units'. A mapping has the keys table, map (a table)"),
     ],
 )
 def test_a_mapping_that_cannot_be_saved_or_read_is_named_and_stays(table, tmp_path, words, content, says):
