@@ -431,7 +431,7 @@ def test_a_launch_check_gives_a_verdict_and_takes_no_run_for_two(table, tmp_path
     assert main([*check, str(pilot)]) == 0
     assert capsys.readouterr().out.startswith("Launch check: ")
     assert main([*check, str(table)]) == 2
-    assert "The pilot has 60 runs of the run table" in capsys.readouterr().err
+    assert "The pilot contains 60 runs of the run table" in capsys.readouterr().err
 
 
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():

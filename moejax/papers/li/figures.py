@@ -27,9 +27,9 @@ LAYERS = {2e9: (1408, 16), 7e9: (2048, 24), 14e9: (2560, 28), 70e9: (4096, 48)}
 SIZES = tuple(LAYERS)
 DEPTHS = (16, 20, 24, 32)
 RATE_COLUMNS = ("params_total", "params_active", "params_embedding", "num_experts", "tokens", "flops", "loss")
-"""Columns of a run table that points by activation rate need."""
+"""Columns that a run table needs for points by activation rate."""
 SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts", "expert_hidden", "tokens", "loss")
-"""Columns of a run table that points by shape need."""
+"""Columns that a run table needs for points by shape."""
 
 
 @LI.experiment(
@@ -68,7 +68,7 @@ def compute(inputs: FigureInputs) -> Figure:
 
 
 def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], runs: DataFrame) -> str:
-    """Add the runs of a table to the panels, with a panel of their losses; return a sentence for the caption."""
+    """Add the runs of a table to the panels, add a panel of their losses, and return a sentence for the caption."""
     mixtures, dense = runs[runs["num_experts"] > 0], runs[runs["num_experts"] == 0]
     rates = {name: column(mixtures, name) - column(mixtures, "params_embedding") for name in RATE_COLUMNS[:2]}
     rate = rates["params_active"] / rates["params_total"]

@@ -190,7 +190,7 @@ def _laws(
     """Fit a power of compute to every output; return no law for fewer than ``LEAST_LEVELS`` budgets.
 
     Args:
-      outputs: column of every output, by the first word of its two coefficients.
+      outputs: column of every output, keyed by the first word of its two coefficients.
       budget: budget of every point; by default, points with equal FLOPs share a budget.
     """
     levels = len(np.unique(points["flops"] if budget is None else budget))
