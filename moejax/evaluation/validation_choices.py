@@ -40,7 +40,7 @@ def documents(
     """Make documents from rows of text that are evenly spread over ``tokens``.
 
     Args:
-      kept: whether each target is text, for packed or padded rows; rows with other targets are skipped.
+      kept: mask of the targets that are text, for packed or padded rows. Rows with other targets are skipped.
       limit: maximum number of documents; 0 for ``MOST``.
 
     Raises:

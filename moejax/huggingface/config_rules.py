@@ -23,7 +23,7 @@ class ConfigRule(NamedTuple):
     write: Callable[[Architecture], dict[str, Any]]
     """Return options from an architecture. Fields that the options cannot express differ when they are read back."""
     switches: Mapping[str, str] = MappingProxyType({})
-    """Option that enables each key. transformers ignores the key if that option is off."""
+    """Mapping from an option to the switch that enables it. transformers ignores the option if its switch is off."""
 
 
 def _read_heads(options: Options) -> dict[str, Any]:
@@ -71,7 +71,7 @@ BIASES = ConfigRule(_read_biases, lambda architecture: {"attention_bias": archit
 
 
 _ROPE_NAMES = {"original_length": "original_max_position_embeddings"}
-"""Fields of RopeScaling with other names in config.json."""
+"""Fields of RopeScaling whose names in config.json differ."""
 
 _ROPE_FIELDS = {
     "linear": ("factor",),

@@ -50,7 +50,7 @@ class ModelFamily:
 
     @property
     def switches(self) -> dict[str, str]:
-        """Return the option that enables each key, from all rules."""
+        """Return the switches of all rules."""
         return {name: switch for rule in self.rules for name, switch in rule.switches.items()}
 
     def architecture(self, config: Mapping[str, Any], where: str = "config.json") -> Architecture:

@@ -162,5 +162,5 @@ class Options:
         if unknown:
             raise UserError(
                 f"{self.where}: {some(unknown, most=20)}. moejax does not know these options, which may change the "
-                f"model's function. Remove options that do not from the file."
+                f"model's function. Remove options that do not change it from the file."
             )

@@ -28,7 +28,7 @@ Index = tuple[slice, ...]
 ReadBlock = Callable[[Index], np.ndarray]
 
 Read = Callable[[str, Index], np.ndarray]
-"""Function that reads a block of a parameter, by dotted name, in float32."""
+"""Function that reads a block of a parameter, given its dotted name, in float32."""
 
 OF_THE_MIXTURE = frozenset(
     {

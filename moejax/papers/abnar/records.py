@@ -123,7 +123,7 @@ SHARES = (
     *(BackboneByActive(ratio=ratio) for ratio in (0.1, 1.0, 2.0)),
     *(BackboneByTotal(share=share) for share in (0.1, 0.25, 0.5)),
 )
-"""Conventions with other shares of parameters outside the experts than in ``READINGS``."""
+"""Conventions whose shares of parameters outside the experts differ from those in ``READINGS``."""
 
 
 def _by_sparsity_at_other_shares() -> Records:

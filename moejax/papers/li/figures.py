@@ -36,8 +36,8 @@ SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts",
     "1a", where="Figure 1a and Eqs. 18 to 26", columns=RATE_COLUMNS, shows="compute and loss by activation rate"
 )
 def compute(inputs: FigureInputs) -> Figure:
-    """Draw Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); with runs, also the
-    loss.
+    """Draw Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26). With runs, also draw
+    the loss.
     """
     ratios, tokens = [], []
     for total, colour in coloured(SIZES):
@@ -110,7 +110,7 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
 
 @LI.experiment("7", where="Figure 7 and Eq. 27", columns=SHAPE_COLUMNS, shows="shape ratios, and loss by them")
 def shapes(inputs: FigureInputs) -> Figure:
-    """Draw Figure 7's variables: μ by aspect and size, and β by μ and r_a; with runs, also their losses."""
+    """Draw Figure 7's variables: μ against aspect, and β against r_a. With runs, also draw their losses."""
     aspect = np.geomspace(30, 250, 41)
     by_aspect, by_rate = [], []
     for layers, colour in coloured(DEPTHS):

@@ -172,7 +172,7 @@ def allocation_law(
 def _cells(
     mask: Bool[np.ndarray, " runs"], budget: Int[np.ndarray, " runs"], family: Int[np.ndarray, " runs"] | None
 ) -> Iterator[Bool[np.ndarray, " runs"]]:
-    """Yield a mask for the runs of each group at each budget; without ``family``, all runs are one group."""
+    """Yield a mask for the runs of each group at each budget. Without ``family``, all runs are one group."""
     family = np.zeros_like(budget) if family is None else family
     for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
         yield mask & (budget == number) & (family == own)

@@ -49,7 +49,7 @@ COUNTS: dict[str, Callable[[Architecture], Number]] = {
     "all products, with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
     "all products, with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
 }
-"""Functions that count training FLOPs per token at sequences of 4096 tokens, by their assumptions."""
+"""Functions that count training FLOPs per token at sequences of 4096 tokens, keyed by their assumptions."""
 
 NOT_PUBLISHED = "the losses of the runs are not published"
 

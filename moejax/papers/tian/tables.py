@@ -131,7 +131,7 @@ TABLE_7 = {
         (58.0, 29.8, 62.9, 36.8, 42.6, 2.9, 28.6, 33.5, 17.6),
     ),
 }
-"""Printed means of Dense-6.1B and MoE-mini, then their scores, by category."""
+"""Printed means of Dense-6.1B and MoE-mini, then their scores, keyed by category."""
 
 TASKS = {
     "General/Reasoning": (
@@ -149,7 +149,7 @@ TASKS = {
         *("Gaokao2023-Math-En", "GAOKAO-Math24"),
     ),
 }
-"""Tasks of Table 7 by category, in the order of their scores in ``TABLE_7``."""
+"""Tasks of Table 7, keyed by category, in the order of their scores in ``TABLE_7``."""
 
 
 def records() -> Records:
@@ -281,7 +281,7 @@ FORMS = {
         "tian"
     ].per_token(model, 4096),
 }
-"""Functions that compute M, by their assumptions about Appendix I."""
+"""Functions that compute M, keyed by their assumptions about Appendix I."""
 
 
 def _table_12() -> list[tuple[Group, list[Architecture]]]:
@@ -302,7 +302,7 @@ def _equal_compute() -> Records:
 
 
 def _attention_shares(model: Architecture) -> dict[str, float]:
-    """Return attention's percentage of a model's FLOPs, by assumption about Eqs. 10 to 12."""
+    """Return attention's percentage of a model's FLOPs, keyed by the assumption about Eqs. 10 to 12."""
     f = flops_per_token(model, 4096)
     whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
     experts = f.routed_experts + f.shared_experts

@@ -55,8 +55,8 @@ class Model:
 
 
 def published_models(names: Sequence[str]) -> list[Model]:
-    """Return the named catalogue models with their authors' sizes; without names, Table 3's nine models with its
-    sizes."""
+    """Return the named catalogue models with their authors' sizes. Without names, return Table 3's nine models with the
+    printed sizes."""
     if not names:
         return [
             _published(name, entry, float(total) * 1e9, float(active) * 1e9)

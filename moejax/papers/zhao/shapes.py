@@ -69,8 +69,8 @@ def widths(total: int, active: int) -> tuple[str, Number, Number]:
 def model(
     name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Number = 0
 ) -> Architecture:
-    """Return a model with this shape, by default with Table 1's experts. Its vocabulary is irrelevant to Eqs. 2 and
-    3."""
+    """Return a model with this shape, by default with Table 1's experts. Eqs. 2 and 3 do not depend on its
+    vocabulary."""
     layers, heads, hidden, expert = shape(name)
     return Architecture(
         vocab_size=1,
