@@ -233,7 +233,8 @@ def test_a_stored_copy_of_tied_embeddings_is_read_once_and_one_that_differs_is_r
     numbers["lm_head.weight"] = numbers["lm_head.weight"] + 1
     rewrite(theirs / "model.safetensors", numbers)
     with pytest.raises(
-        ValueError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight.*set tie_word_embeddings to false in"
+        ValueError,
+        match=r"lm_head\.weight differs from model\.embed_tokens\.weight.*set tie_word_embeddings to false in",
     ):
         from_huggingface(theirs, tmp_path / "refused")
 

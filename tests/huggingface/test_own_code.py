@@ -73,7 +73,7 @@ def test_an_expert_bias_is_part_of_the_checkpoint(tmp_path):
     [
         ({"router": "expert_choice"}, "router 'expert_choice' lets experts choose among all tokens of a batch"),
         ({"router": "random"}, "router 'random' is for debugging; moejax's code supports softmax_topk, "),
-        ({"capacity_factor": 1.25}, "capacity_factor is 1.25, and the tokens that it drops depend on the rest"),
+        ({"capacity_factor": 1.25}, "capacity_factor is 1.25, and the dropped tokens depend on the rest"),
     ],
 )
 def test_a_design_that_cannot_generate_token_by_token_is_refused(changes, said, tmp_path):
