@@ -42,7 +42,7 @@ def test_a_mapping_applies_to_its_own_table_and_a_note_says_that_another_is_read
 
 def test_a_mapping_that_names_no_table_is_refused_with_the_line_to_add(runs):
     (runs / "b.toml").write_text(BILLIONS.partition("\n")[2])
-    with pytest.raises(UserError, match=re.escape("b.toml does not name the table that it maps. Add the first line")):
+    with pytest.raises(UserError, match=re.escape("b.toml does not name the table that it maps. If it maps")):
         read_runs(runs / "b.csv", Chinchilla)
 
 
@@ -78,7 +78,7 @@ def test_loss_curves_use_a_saved_mapping_unless_one_is_given(tmp_path):
 
 def test_candidates_are_read_by_the_mapping_of_their_own_table(runs, capsys):
     candidates = candidates_of(runs / "b.csv", ("params_active", "tokens"), {}, 1e30)
-    assert f"b.csv: Columns by {runs / 'b.toml'}: tokens from tokens * 1e9." in capsys.readouterr().err
+    assert f"b.csv: Columns mapped by {runs / 'b.toml'}: tokens from tokens * 1e9." in capsys.readouterr().err
     np.testing.assert_allclose(candidates.design.tokens, read_runs(runs / "b.csv", Chinchilla).runs.design.tokens)
     (runs / "b.toml").unlink()
     with pytest.raises(UserError, match=r"b.csv: tokens lie between 1 and 200.*pass --trust-units"):

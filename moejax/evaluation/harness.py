@@ -6,7 +6,7 @@ tokens (``Tokenizer.opening``) precede them. Rolling likelihoods score only the 
 token.
 """
 
-# If lm_eval is installed, its annotations contradict the behaviour of its own adapters and evaluator.
+# Where lm_eval's annotations contradict its behaviour, this module uses ``Any``.
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from moejax.model.generate import Sampling
 from moejax.say import ProgressCallback
 from moejax.wording import says
 
-# The harness and its dependencies draw progress bars of their own. It also resamples in forks of this process, which
-# lack the threads that JAX needs.
+# The harness and its dependencies draw their own progress bars. The harness also computes bootstrap resamples in forked
+# processes, which lack the threads that JAX needs.
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 os.environ["DISABLE_MULTIPROC"] = "1"
@@ -57,11 +57,11 @@ from lm_eval.utils import (  # type: ignore[import-not-found]
 evaluator.get_git_commit_hash = lambda: None
 
 DEFAULT_LENGTH = 2048
-"""Maximum number of tokens of a text if the model does not specify a maximum; the harness's default."""
+"""Maximum number of tokens of a text if the model does not specify a maximum. The harness has the same default."""
 DEFAULT_NEW_TOKENS = 256
-"""Number of generated tokens if the task does not specify a number; the harness's default."""
+"""Number of generated tokens if the task does not specify a number. The harness has the same default."""
 RESAMPLES = 1_000
-"""Number of bootstrap resamples of the documents, for standard errors without a formula."""
+"""Number of bootstrap resamples of the documents, for metrics whose standard error has no formula."""
 
 
 class HarnessModel(TemplateLM):
@@ -83,7 +83,7 @@ class HarnessModel(TemplateLM):
         self._first_token, self._key = first_token, jax.random.key(seed)
         self._max_new_tokens = max_new_tokens
         self.answers: dict[str, list[tuple[int, int]]] = {}
-        """Numbers of words and tokens of every generated answer, by task, in the order of its requests."""
+        """Number of words and of tokens of each generated answer, keyed by task, in the order of the requests."""
 
     @property
     def max_length(self) -> int:
@@ -185,7 +185,7 @@ class HarnessModel(TemplateLM):
 
 
 def answer_lengths(lengths: Iterable[tuple[int, int]]) -> dict[str, float | None]:
-    """Return the number of generated answers and their mean words and tokens, from ``HarnessModel.answers``."""
+    """Return the number of answers and their mean lengths in words and tokens, for an entry of ``answers``."""
     every = list(lengths)
     words, tokens = (statistics.mean(column) for column in zip(*every, strict=True)) if every else (None, None)
     return {"number": len(every), "words": words, "tokens": tokens}
@@ -193,7 +193,7 @@ def answer_lengths(lengths: Iterable[tuple[int, int]]) -> dict[str, float | None
 
 _KNOWN = ("do_sample", "temperature", "top_p", "top_k")
 _OFF = {"num_beams": 1, "repetition_penalty": 1}
-"""Options and their values without effect, which some tasks set."""
+"""Generation options that some tasks set to the value that has no effect, and this value."""
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
@@ -214,8 +214,8 @@ def _sampling(options: dict[str, Any]) -> Sampling:
 
 
 LOCAL = ("arrow", "csv", "json", "parquet", "text")
-"""Formats that ``datasets`` reads from files: a task that names such a format has its data in files instead of on the
-Hub.
+"""File formats of ``datasets``. A task with such a format as its ``dataset_path`` reads local files instead of a data
+set on the Hub.
 """
 
 
@@ -224,7 +224,7 @@ def load_tasks(
 ) -> tuple[TaskManager, list[Any]]:
     """Load tasks and groups by name or pattern. Task files in ``folder`` take precedence over the harness's own.
 
-    ``others`` are further names to suggest for a misspelt one.
+    ``others`` are further names that an error may suggest for a misspelt one.
 
     Raises:
       UserError: the folder or a task does not exist, or the task or its data cannot be read.
@@ -234,7 +234,7 @@ def load_tasks(
         raise UserError(f"There is no folder {folder}; pass a folder with task files (*.yaml).")
     manager = TaskManager(include_path=folder, include_defaults=False)
     if not set(names) <= set(manager.all_subtasks):
-        # This reads ten thousand files.
+        # Index all tasks of the harness only if needed, because this reads ten thousand files.
         manager = TaskManager(include_path=folder)
     loaded: dict[str, Any] = {}
     for name in names:
@@ -266,13 +266,13 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
     except Exception as error:
         data = (manager.task_index[name].cfg or {}).get("dataset_path")
         remedy = (
-            "Install what is missing."
+            "Install the missing package."
             if isinstance(error, ImportError)
             else "Copy the files that its task file names (data_files) to this machine."
             if data in LOCAL
-            else f"Its data is {data or 'named in its task files'}. Check that this machine can reach the Hugging Face "
-            f"Hub. Without a network, load the task on another machine and copy the folder HF_HOME, or pass a task "
-            f"with local files (--task-path)."
+            else f"Its data set is {data or 'named in its task files'}. Check that this machine can reach the Hugging "
+            f"Face Hub. Without a network, load the task on another machine and copy the folder HF_HOME, or pass a "
+            f"task with local files (--task-path)."
         )
         raise UserError(
             f"Task {name} could not be loaded ({says('lm-evaluation-harness', error)}). {remedy}"
@@ -290,7 +290,7 @@ def evaluate(
     num_fewshot: int | None = None,
     log_samples: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate tasks; return results, groups, task versions, configurations and document counts by the harness's names.
+    """Evaluate tasks and return a dict with keys of the harness: results, groups, versions, configs and counts.
 
     Raises:
       UserError: a task runs code that the model writes, or contains images.
@@ -314,7 +314,7 @@ def evaluate(
 
 
 def _check(task: Any) -> None:
-    for attribute, what in (("UNSAFE_CODE", "runs code that the model writes"), ("MULTIMODAL", "shows pictures")):
+    for attribute, what in (("UNSAFE_CODE", "runs code that the model writes"), ("MULTIMODAL", "contains images")):
         if getattr(task, attribute, False):
             raise UserError(f"Task {task.task_name} {what}, which moejax eval does not support; remove the task.")
 

@@ -1,4 +1,4 @@
-"""Compute likelihoods of continuations and generate text with a model, in batches of few shapes."""
+"""Compute likelihoods of continuations and generate text with a model, in batches with few different shapes."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class LanguageModel:
             )
         if self.longest < 2 or self.batch_tokens < 1:
             raise UserError(
-                f"The maximum length is {self.longest} and the batch has {self.batch_tokens} tokens; they must be "
-                "at least 2 and 1."
+                f"The maximum length is {self.longest} and the batch has {self.batch_tokens} tokens; the length must "
+                "be at least 2, and the batch must have at least 1 token."
             )
 
     def log_likelihoods(
@@ -66,7 +66,8 @@ class LanguageModel:
         """Return the likelihood of each continuation after its context.
 
         Raises:
-          ValueError: a context is empty, or a continuation itself is longer than ``longest``.
+          ValueError: a context is empty.
+          UserError: a continuation alone is longer than ``longest``.
         """
         for context, continuation in pairs:
             if not len(context):
@@ -76,8 +77,8 @@ class LanguageModel:
                     f"A continuation has {len(continuation)} tokens, but at most {self.longest} are allowed; raise "
                     f"--max-length."
                 )
-        # The last token is only predicted. So rows may have one token more than the longest text, and continuations
-        # that differ only in that token, such as the letters of choices, share one row.
+        # The last token is a target but not an input, so a row may have ``longest + 1`` tokens. Continuations that
+        # differ only in the last token, such as the letters of choices, share one row.
         rows = [[*context, *continuation][-self.longest - 1 :] for context, continuation in pairs]
         alike: dict[tuple[int, ...], list[int]] = {}
         for item, (row, (_, continuation)) in enumerate(zip(rows, pairs, strict=True)):
@@ -116,8 +117,8 @@ class LanguageModel:
         key: jax.Array,
         progress: CountCallback = lambda done, total: None,
     ) -> list[np.ndarray]:
-        """Generate tokens after each prompt until ``enough(tokens)`` holds or there are ``tokens``; a few more may be
-        generated.
+        """Generate at most ``tokens`` tokens after each prompt. A batch stops when ``enough`` is true for all its rows,
+        so a row may have more tokens than it needs.
 
         Raises:
           UserError: ``tokens`` is less than 1 or leaves no space for a prompt.
@@ -172,8 +173,9 @@ class LanguageModel:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _read(architecture, runtime, params, expert_bias, tokens, ends, last):
-    """Return, for every token except the first, the loss in nats and whether the token is the most likely; then both
-    for each candidate in ``last`` for the token after a row's end.
+    """Return the loss in nats of every token except the first, and whether it is the most likely token.
+
+    Then return the same two arrays for the candidates in ``last`` for the token after a row's end.
     """
     real = jnp.arange(tokens.shape[1]) < ends[:, None]
     hidden = transformer.apply(architecture, runtime, params, tokens, padding_mask=real, expert_bias=expert_bias).hidden
@@ -209,7 +211,9 @@ def padded(size: int, longest: int) -> int:
 
 
 def batches(sizes: Sequence[int], *, longest: int, batch_tokens: int) -> Iterator[Batch]:
-    """Batch every item once, longest rows first, with at most ``batch_tokens`` tokens but at least one row."""
+    """Yield batches that contain every item once, longest rows first. A batch has at most ``batch_tokens`` tokens, but
+    at least one row.
+    """
     by_length: dict[int, list[int]] = {}
     for item, size in enumerate(sizes):
         by_length.setdefault(padded(size, longest), []).append(item)

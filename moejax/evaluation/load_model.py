@@ -1,4 +1,4 @@
-"""Load a model from a training run, its checkpoint, a weights folder or Hugging Face; hash what a model computes."""
+"""Load a model from a training run, its checkpoint, a weights folder or Hugging Face, and hash its function."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
-    """Load the model in a folder. ``tokenizer`` is a name for ``open_tokenizer`` that replaces the model's own
-    tokenizer.
+    """Load the model in a folder. ``tokenizer``, an argument of ``open_tokenizer``, replaces the model's own tokenizer.
 
     Raises:
       UserError: the model does not exist or is incomplete, or the tokenizer has a larger vocabulary than the model.

@@ -20,7 +20,7 @@ from moejax.stored import as_read
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """Settings of an evaluation; the JSON file records them."""
+    """Settings of ``moejax eval``."""
 
     tasks: str
     suite: str | None
@@ -39,7 +39,7 @@ class EvaluationSettings:
 def run_tasks(
     path: Path, shots: Mapping[int | None, list[str]], settings: EvaluationSettings, update: ProgressCallback
 ) -> dict[str, Any]:
-    """Return the harness's results as plain data; ``tasks`` are task names by number of shots."""
+    """Evaluate tasks and return the results as plain data. ``shots`` maps a number of shots to names of tasks."""
     folder = Path(settings.task_path) if settings.task_path else None
     update(0.0, "reading task files")
     loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
@@ -47,8 +47,8 @@ def run_tasks(
     given = load_model(path, settings.tokenizer)
     if given.tokenizer is None:
         raise UserError(
-            f"{path} contains no tokenizer; give the tokenizer that the model was trained with as --tokenizer, "
-            "bytes or a tokenizer.json."
+            f"{path} contains no tokenizer. Pass the tokenizer that the model was trained with as --tokenizer: "
+            "bytes, or the path of a tokenizer.json."
         )
     model = LanguageModel(
         given.weights,
@@ -103,7 +103,7 @@ def _about(settings: EvaluationSettings, path: Path, given: LoadedModel, asked: 
 
 
 def suite_scores(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scores by the suite's task names and categories, and the omitted tasks."""
+    """Return the suite's scores, their averages by category, and the reasons for omitted tasks."""
     scores = suite.scores(results)
     rows = [
         {"task": one.name, "category": one.category, "score": scores[one.name], "of": one.task}
@@ -119,14 +119,14 @@ def suite_scores(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[st
 
 
 def _plain(results: dict[str, Any]) -> dict[str, Any]:
-    """Return results as JSON-compatible data; other objects, such as functions in a task's configuration, by name."""
+    """Convert results to JSON-compatible data. Functions and other objects in a task's configuration become names."""
     renamed = {"versions": "task_versions", "n-shot": "num_fewshot", "n-samples": "documents"}
     named = {renamed.get(name, name): value for name, value in results.items()}
     return as_read(named, default=lambda value: getattr(value, "__name__", None) or str(value))
 
 
 def summary(results: dict[str, Any], path: Path) -> Result:
-    """Return every metric of every task as a table."""
+    """Return tables of every metric of every task, of generated answers, and of a suite's averages."""
     rows = []
     for task, values in results["results"].items():
         documents = results["documents"].get(task, {}).get("effective")

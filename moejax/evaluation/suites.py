@@ -1,6 +1,6 @@
 """List the downstream tasks that papers evaluate, and extract one score from the results of a task.
 
-Tasks, shots and categories are data. Nothing here imports the harness.
+Tasks, shots and categories are plain data. This module does not import the harness.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from moejax.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationTask:
-    """A downstream task, from a paper's suite or not."""
+    """A downstream task, which may belong to a paper's suite."""
 
     name: str
     """Name of the task in tables, as printed in the paper."""
@@ -24,7 +24,7 @@ class EvaluationTask:
     task: str = ""
     """Name in lm-evaluation-harness, or ``validation_choices``; empty if the task is not run."""
     metric: str = ""
-    """Name of the score in the harness, with its filter; empty for the first metric that is a share of documents."""
+    """Name of the metric in the harness, with its filter. If empty, ``score_of`` chooses a metric."""
     num_fewshot: int | None = None
     """Number of few-shot examples; None for the task's default."""
     left_out: str = ""
@@ -45,14 +45,14 @@ class Suite:
         return tuple(one for one in self.tasks if one.task)
 
     def shots(self) -> dict[int | None, list[str]]:
-        """Return the harness tasks by their number of shots."""
+        """Return the names of the harness tasks, keyed by number of shots."""
         by_shots: dict[int | None, list[str]] = {}
         for one in self.run_here:
             by_shots.setdefault(one.num_fewshot, []).append(one.task)
         return by_shots
 
     def scores(self, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-        """Return the scores in percent, by the paper's task names, from the harness's results.
+        """Convert the harness's results to scores in percent, keyed by the paper's task names.
 
         Raises:
           UserError: a task's score is not among the results.
@@ -95,8 +95,8 @@ def suite_of(name: str) -> Suite:
     return SUITES[name]
 
 
-_ABSENT = "lm-evaluation-harness 0.4.13 does not have it; you can add it as a task file."
-_SANDBOX = "It runs code that the model writes, but moejax eval has no sandbox."
+_ABSENT = "lm-evaluation-harness 0.4.13 does not contain this task; you can add a task file."
+_SANDBOX = "This task runs code that the model writes, but moejax eval has no sandbox."
 
 
 def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[EvaluationTask, ...]:
@@ -153,7 +153,7 @@ SUITES: dict[str, Suite] = {
                 ("CMATH", _ABSENT),
                 ("MGSM-zh", "mgsm_direct_zh", "exact_match,flexible-extract", 8),
                 ("CN-Middle School 24", _ABSENT),
-                ("Minerva-Math", "The document does not say how this task differs from MATH, whose prompt it is."),
+                ("Minerva-Math", "This is a prompt for MATH; the document does not state how the tasks differ."),
                 ("MathBench", _ABSENT),
                 ("Gaokao2023-Math-En", _ABSENT),
                 ("GAOKAO-Math24", _ABSENT),
@@ -196,9 +196,9 @@ SUITES: dict[str, Suite] = {
         ),
         source="Abnar et al. 2025, Section 4 and Appendix D.3",
         remark="Shots and metrics are inferred, because the document does not state them. Shots follow "
-        "llm-foundry's gauntlet 0.3, the source of the document's tasks: for HellaSwag the larger of its two "
-        "numbers, for TruthfulQA the harness's number. Winograd and SQuAD have no shots, because the harness has no "
-        "training documents for them.",
+        "llm-foundry's gauntlet 0.3, the source of the document's tasks. HellaSwag uses the larger of the gauntlet's "
+        "two numbers, and TruthfulQA uses the harness's number. Winograd and SQuAD have no shots, because the harness "
+        "has no training documents for them.",
     ),
 }
 """Suites by name."""
@@ -227,7 +227,7 @@ def score_of(results: Mapping[str, Any], better: Mapping[str, bool], task: str, 
 
     Args:
       results: results of the harness for the task, ``{"acc,none": 0.3, "acc_stderr,none": 0.01}``.
-      better: whether higher is better, by metric without filter.
+      better: whether higher is better, keyed by the name of the metric without its filter.
 
     Raises:
       UserError: the task does not have this metric, or has no metric.

@@ -1,7 +1,7 @@
 """Define a multiple-choice task on a study's own held-out text, without a harness or a network.
 
-A document is a piece of the text. Its choices are its own next tokens and the next tokens of three other pieces. Like
-in the harness's tasks, the most likely choice is the answer; all choices have the same length, so that no length is
+A document is a piece of the text. Its choices are its own next tokens and the next tokens of three other pieces. As in
+the harness's tasks, the most likely choice is the answer. All choices have the same length, so that no length is
 preferred.
 """
 
@@ -23,7 +23,7 @@ CHOICES = 4
 MOST = 500
 """Maximum number of documents."""
 LONGEST_CONTEXT, LONGEST_CHOICE = 64, 16
-"""Maximum number of tokens of a document (half of a row) and of a choice (an eighth of a row)."""
+"""Maximum number of tokens of a context (at most half of a row) and of a choice (at most an eighth of a row)."""
 
 Document = tuple[list[int], list[list[int]]]
 """Tokens of a context and of its choices; the first choice is the correct one."""
@@ -40,11 +40,11 @@ def documents(
     """Make documents from rows of text that are evenly spread over ``tokens``.
 
     Args:
-      kept: whether each target is text, for packed or padded rows; rows with other targets are skipped.
+      kept: mask of the targets that are text, for packed or padded rows. Rows with other targets are skipped.
       limit: maximum number of documents; 0 for ``MOST``.
 
     Raises:
-      UserError: there are fewer whole rows than choices, or the rows are too short.
+      UserError: there are fewer usable rows than choices, or the rows are too short.
     """
     half = tokens.shape[1] // 2
     context, choice = min(LONGEST_CONTEXT, half), min(LONGEST_CHOICE, half // 4)

@@ -13,11 +13,11 @@ _OWN = (MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, DEEPSEEK_V3, GPT_OSS)
 FAMILIES: LazyDict[str, ModelFamily] = LazyDict(
     lambda: with_plugins({family.name: family for family in _OWN}, "moejax.huggingface", ModelFamily)
 )
-"""Families of models that transformers computes, by the ``model_type`` of their config.json; other packages add theirs
-by entry points."""
+"""Model families that transformers implements, keyed by the ``model_type`` of config.json. Other packages add families
+through entry points."""
 
 
 def families_and_own_code() -> dict[str, ModelFamily]:
-    """Return everything that ``moejax convert`` reads and writes by ``model_type``: the families, then moejax's own
-    code."""
+    """Return all formats that ``moejax convert`` reads and writes, keyed by ``model_type``: the families, then moejax's
+    own code."""
     return {**FAMILIES, OWN_CODE.name: OWN_CODE}

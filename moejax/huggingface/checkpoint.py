@@ -1,4 +1,4 @@
-"""Read a checkpoint folder of transformers: its config.json and safetensors files, of which only headers are loaded."""
+"""Read a checkpoint folder of transformers: config.json, and safetensors files whose tensors are read on demand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Checkpoint:
         self.kinds: dict[str, Kind] = {name: file.kinds[name] for name, file in self._of.items()}
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
-        """Read a tensor, or the part of it at ``index`` of its first axes."""
+        """Read a tensor, or its part at ``index`` along the first axes."""
         return self._of[name].read(name, index)
 
     def check(self, pairs: Iterable[Pair], family: ModelFamily, num_layers: int) -> list[str]:
@@ -58,22 +58,22 @@ class Checkpoint:
         missing = sorted({pair.theirs for pair in pairs if not pair.copied} - self.kinds.keys())
         if missing:
             raise UserError(
-                f"{self.folder} lacks {len(missing)} tensors that a {family.name} of its {CONFIG} has: "
-                f"{some(missing)}. A file may be missing, or {CONFIG} is of another model."
+                f"{self.folder} lacks {len(missing)} tensors of the {family.name} model in its {CONFIG}: "
+                f"{some(missing)}. A file may be missing, or {CONFIG} may belong to another model."
             )
         extra = sorted(self.kinds.keys() - expected.keys())
         left_out = [name for name in extra if _no_part(name, family, num_layers)]
         extra = [name for name in extra if name not in left_out]
         if extra:
             raise UserError(
-                f"{self.folder} has {len(extra)} tensors that a {family.name} of its {CONFIG} does not have: "
-                f"{some(extra)}. Nothing is left out silently; {CONFIG} may be of another model."
+                f"{self.folder} has {len(extra)} tensors that the {family.name} model in its {CONFIG} does not have: "
+                f"{some(extra)}. moejax does not drop unknown tensors; {CONFIG} may belong to another model."
             )
         for name in expected.keys() & self.kinds.keys():
             kind, shape = self.kinds[name], expected[name]
             if kind.shape != shape:
                 raise UserError(
-                    f"{self.folder}: {name} has the shape {list(kind.shape)}; by {CONFIG} it must have {list(shape)}."
+                    f"{self.folder}: {name} has the shape {list(kind.shape)}, but {CONFIG} requires {list(shape)}."
                 )
             if kind.dtype not in FLOATS.values():
                 raise UserError(
@@ -96,7 +96,7 @@ class Checkpoint:
                 )
 
     def has_layer(self, number: int) -> bool:
-        """Return whether any tensor belongs to the layer of this number."""
+        """Return whether any tensor belongs to layer ``number``."""
         return any(name.startswith(f"model.layers.{number}.") for name in self.kinds)
 
     def __enter__(self) -> Checkpoint:
@@ -110,26 +110,24 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
     """Return the family of a checkpoint and its config.json.
 
     Raises:
-      UserError: the folder is no transformers checkpoint, its family is unknown, or its weights are quantised.
+      UserError: the folder is not a transformers checkpoint, its family is unknown, or its weights are quantized.
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is not a folder of a Hugging Face checkpoint: it has no {CONFIG}.")
+        raise UserError(f"{folder} is not a Hugging Face checkpoint: it has no {CONFIG}.")
     remedy = "fetch it again"
     config = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     name = config.get("model_type")
     known = families_and_own_code()
     family = known.get(str(name))
     if family is None:
-        raise UserError(
-            f"{path}: model_type {name!r} is not a family that moejax reads; known families are {', '.join(known)}."
-        )
+        raise UserError(f"{path}: moejax does not support model_type {name!r}; supported are {', '.join(known)}.")
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise UserError(
-            f"{path}: the weights are quantised ({method}); moejax reads {', '.join(FLOATS)}. Load the checkpoint with "
-            f"transformers, dequantised, and save it again."
+            f"{path}: the weights are quantized ({method}), but moejax reads only {', '.join(FLOATS)}. Dequantize the "
+            f"checkpoint with transformers and save it again."
         )
     return family, config
 
@@ -147,14 +145,14 @@ def _files(folder: Path) -> tuple[list[Path], dict[str, str], list[str]]:
     if single.is_file():
         if not weight_map or names == [SINGLE]:
             return [single], weight_map, []
-        return [single], {}, [f"{SINGLE} is read, as in transformers; {INDEX} is of other files: remove it."]
+        return [single], {}, [f"{SINGLE} is read, as in transformers; remove {INDEX}, which names other files."]
     if names:
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             others = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in names)
-            stale = f" {INDEX} may be of an earlier save: it does not name {some(others)}." if others else ""
+            stale = f" {INDEX} may be outdated: it does not name {some(others)}." if others else ""
             raise UserError(
-                f"{folder} is not whole: {INDEX} names {some(missing)}, which is not there; fetch it again.{stale}"
+                f"{folder} is incomplete: {INDEX} names {some(missing)}, which does not exist; fetch it again.{stale}"
             )
         return [folder / name for name in names], weight_map, []
     pickled = sorted(path.name for path in folder.glob("*.bin"))
@@ -166,13 +164,13 @@ def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[s
     index = folder / INDEX
     if absent := sorted(name for name, file in weight_map.items() if file not in holders.get(name, [])):
         raise UserError(
-            f"{index} is of other files: {absent[0]} is not in {weight_map[absent[0]]}, where the index has it "
-            f"({len(absent)} such tensors); fetch the folder again, or write the index again."
+            f"{index} does not match the files: it has {len(absent)} tensors in the wrong file, such as {absent[0]} "
+            f"in {weight_map[absent[0]]}. Fetch the folder again, or regenerate the index."
         )
     several = {name: files for name, files in holders.items() if len(files) > 1}
     for name, files in several.items():
         if name not in weight_map:
-            raise UserError(f"{folder}: {name} is in {some(files)}, and {INDEX} does not say which is right; add it.")
+            raise UserError(f"{folder}: {name} is in {some(files)}, and {INDEX} does not name one of them; add it.")
     if not several:
         return []
     shown = some([f"{name} ({weight_map[name]})" for name in sorted(several)], most=3)
@@ -180,7 +178,7 @@ def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[s
 
 
 def _no_part(name: str, family: ModelFamily, num_layers: int) -> bool:
-    """Return whether a tensor is not part of the model: a table saved by old releases, or a module after the last
+    """Return whether a tensor is not part of the model: a rotary table of old releases, or a module after the last
     layer."""
     layer = re.match(r"model\.layers\.(\d+)\.", name)
     after = family.further_layers and layer is not None and int(layer[1]) >= num_layers

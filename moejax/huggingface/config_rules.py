@@ -21,9 +21,9 @@ class ConfigRule(NamedTuple):
     read: Callable[[Options], dict[str, Any]]
     """Return fields of an Architecture from the options."""
     write: Callable[[Architecture], dict[str, Any]]
-    """Return options from an architecture. Differences that they cannot express appear when they are read back."""
+    """Return options from an architecture. Fields that the options cannot express differ when they are read back."""
     switches: Mapping[str, str] = MappingProxyType({})
-    """Options that another option enables, and that option; transformers ignores them if it is off."""
+    """Mapping from an option to the switch that enables it. transformers ignores the option if its switch is off."""
 
 
 def _read_heads(options: Options) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _read_split_heads(options: Options) -> dict[str, Any]:
     split = options.take("hidden_size", int) // fields["num_heads"]
     if fields["head_dim"] != split:
         raise UserError(
-            f"{options.where}: head_dim is {fields['head_dim']}; here it is always hidden_size by heads, {split}."
+            f"{options.where}: head_dim is {fields['head_dim']}; it must be hidden_size / heads = {split} here."
         )
     return fields
 
@@ -71,7 +71,7 @@ BIASES = ConfigRule(_read_biases, lambda architecture: {"attention_bias": archit
 
 
 _ROPE_NAMES = {"original_length": "original_max_position_embeddings"}
-"""Fields of RopeScaling with other names in config.json."""
+"""Fields of RopeScaling whose names in config.json differ."""
 
 _ROPE_FIELDS = {
     "linear": ("factor",),
@@ -83,13 +83,13 @@ _ROPE_FIELDS = {
 _READ_BY_SOME_KIND = {str(_ROPE_NAMES.get(name, name)) for names in _ROPE_FIELDS.values() for name in names} - {
     "mscale_all_dim"
 }
-"""Options that transformers ignores for other kinds, except one that it reads for every kind."""
+"""Options that transformers ignores unless the kind reads them. It reads ``mscale_all_dim`` for every kind."""
 
 _ROPE_KINDS: dict[type, Any] = {bool: bool, int: int, float: float | int}
 
 
 def _read_rope(options: Options) -> dict[str, Any]:
-    # Releases before 5 write rope_theta and rope_scaling, later ones write both in rope_parameters.
+    # Releases of transformers before 5 write rope_theta and rope_scaling; later releases write both in rope_parameters.
     given = options.take("rope_scaling", dict | None) or options.take("rope_parameters", dict | None) or {}
     options.take("rope_parameters", dict | None)
     inner = Options(given, {"rope_theta": options.take("rope_theta", float | int)}, f"{options.where}: rope scaling")
@@ -122,7 +122,7 @@ def _read_scaling(kind: str, given: dict[str, Any], inner: Options, options: Opt
         values["original_length"] = options.take("max_position_embeddings", int)
     if given.get("factor") is None:
         if kind != "yarn":
-            raise UserError(f"{options.where}: the rope scaling {kind!r} has no factor; it needs one.")
+            raise UserError(f"{options.where}: rope scaling {kind!r} has no factor; add one.")
         values["factor"] = options.take("max_position_embeddings", int) / values["original_length"]
     return RopeScaling(kind=kind, **values)
 
@@ -208,8 +208,8 @@ def _read_named_windows(options: Options) -> dict[str, Any]:
     types = _layer_types(options)
     if types is None and options.take("use_sliding_window", bool):
         raise UserError(
-            f"{options.where}: use_sliding_window is True without layer_types, and releases of transformers differ in "
-            f"which layers have the window. Give layer_types."
+            f"{options.where}: use_sliding_window is True without layer_types. The layers with a window then depend on "
+            f"the release of transformers; add layer_types."
         )
     return window_fields(options.take("sliding_window", int | None) or 0, types or [])
 

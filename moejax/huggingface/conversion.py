@@ -62,7 +62,7 @@ class Converted:
 def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dict[str, np.dtype]:
     """Return the type of each array: the requested or stored type, or float32 if joined or stacked parts differ.
 
-    The balancing bias keeps its type, because it changes in steps too small for two bytes.
+    The expert bias keeps its type, because its updates are too small for 16-bit types.
     """
     chosen: dict[str, np.dtype] = {}
     for name, given in given_types:
@@ -160,14 +160,15 @@ def to_huggingface(
     trained: Trained | None = None,
     progress: StageCallback = lambda name, done, total: None,
 ) -> Converted:
-    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` if tensors allow, and a model card.
+    """Write a checkpoint and its model card from a weights folder. A file is larger than ``shard_bytes`` only if one
+    tensor is.
 
-    ``family`` is a key of ``families_and_own_code``; None for the family of the weights' origin, else as
-    ``plan_export`` chooses. ``sequence_length`` is written as the maximum number of positions, unless the architecture
-    determines it. ``trained`` describes the training in the model card.
+    ``family`` is a key of ``families_and_own_code``. The default is the family that the weights were imported from, or
+    else the choice of ``plan_export``. ``sequence_length`` is written as the maximum number of positions, unless rotary
+    scaling determines a larger one. ``trained`` describes the training in the model card.
 
     Raises:
-      UserError: the weights are incomplete, or no family, or not this one, can express their architecture.
+      UserError: the weights are incomplete, or the chosen family cannot express their architecture.
     """
     architecture = read_architecture(source)
     origin = _origin(source)
@@ -208,8 +209,8 @@ def to_huggingface(
 
 
 _WITH_OWN_CODE = (
-    "no class of transformers computes this model (the nearest: {reason}), so the folder has its code, {code}: load it "
-    "with trust_remote_code=True"
+    "transformers has no class for this model (nearest family: {reason}), so the folder contains its code, {code}; "
+    "load it with trust_remote_code=True"
 )
 
 
@@ -251,7 +252,7 @@ class Export(NamedTuple):
     pairs: list[Pair]
     """Tensors of the checkpoint."""
     reason: str = ""
-    """Why no class of transformers computes the model; empty if one does or a family was requested."""
+    """Reason why transformers has no class for the model; empty if it has one or if a family was requested."""
 
 
 def plan_export(architecture: Architecture, name: str | None = None) -> Export:
@@ -259,12 +260,12 @@ def plan_export(architecture: Architecture, name: str | None = None) -> Export:
     express it, else moejax's own code.
 
     Raises:
-      UserError: no family, or not this one, can express it.
+      UserError: the family is unknown or cannot express the architecture.
     """
     if name is not None:
         known = families_and_own_code()
         if name not in known:
-            raise UserError(f"There is no family {name!r}; known are {', '.join(known)}.")
+            raise UserError(f"Unknown family {name!r}. Choose from {', '.join(known)}.")
         return _export(known[name], architecture)
     family, reasons = _stock_family(architecture)
     if family is not None:
@@ -273,18 +274,18 @@ def plan_export(architecture: Architecture, name: str | None = None) -> Export:
 
 
 def check_stock(architecture: Architecture) -> None:
-    """Raise ``UserError`` if no class of transformers computes an architecture; lists the differences, fewest first."""
+    """Raise ``UserError`` with the differences from each family if transformers has no class for an architecture."""
     family, reasons = _stock_family(architecture)
     if family is None:
         listed = "\n  ".join(reasons)
         raise UserError(
-            f"No class of transformers computes this architecture. One that one of them computes has the fields in "
-            f"brackets; the nearest comes first:\n  {listed}"
+            f"transformers has no class for this architecture. Change the listed fields of one family; the nearest "
+            f"family comes first:\n  {listed}"
         )
 
 
 def _stock_family(architecture: Architecture) -> tuple[ModelFamily | None, list[str]]:
-    """Return the first family that can express an architecture, or the reason of each, the nearest first."""
+    """Return the first family that can express an architecture, or else each family's reason, nearest family first."""
     reasons = []
     for family in FAMILIES.values():
         try:

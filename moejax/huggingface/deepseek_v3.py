@@ -138,7 +138,7 @@ DEEPSEEK_V3 = ModelFamily(
             # Sums of the widths above.
             "head_dim",
             "qk_head_dim",
-            # The balance loss and the expert parallelism of its own training.
+            # The balance loss and the expert parallelism of DeepSeek's training.
             "aux_loss_alpha",
             "seq_aux",
             "ep_size",

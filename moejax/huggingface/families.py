@@ -39,7 +39,7 @@ _FIELDS = {
     "rms_norm_eps": "norm_epsilon",
     "tie_word_embeddings": "tied_embeddings",
 }
-"""Options and fields of all these families."""
+"""Architecture fields that all these families share, keyed by option."""
 
 _DEFAULTS = {
     "head_dim": None,
@@ -49,7 +49,7 @@ _DEFAULTS = {
     "rope_parameters": None,
     "tie_word_embeddings": False,
 }
-"""Defaults of most of them."""
+"""Defaults of most of these families."""
 
 MIXTRAL = ModelFamily(
     name="mixtral",

@@ -20,37 +20,37 @@ from moejax.wording import told
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """A family of models, as a table that is used in both directions."""
+    """A model family: its names, options and tensors in transformers and in moejax. It is used in both directions."""
 
     name: str
     """``model_type`` in its config.json."""
     model_class: str
     """Name of its class in transformers."""
     fields: Mapping[str, str]
-    """Options, and the Architecture field that corresponds to each."""
+    """Architecture fields, keyed by the option that corresponds to each."""
     always: Mapping[str, Any]
     """Architecture fields with the same value in all models of the family."""
     required: Mapping[str, Any]
-    """Options that are supported with one value only."""
+    """Options with a single supported value, and this value."""
     always_so: Mapping[str, Any] = field(default_factory=dict)
-    """Options that published files contain but transformers ignores, and the value that it uses."""
+    """Options of published files that transformers ignores, and the value that it always assumes."""
     least: Mapping[str, int] = field(default_factory=dict)
     """Minimum values of Architecture fields."""
     defaults: Mapping[str, Any]
     """Defaults of transformers for options that are not in the file."""
     rules: tuple[ConfigRule, ...]
-    """Rules for options that correspond to fields only together."""
+    """Rules for groups of options that determine fields jointly."""
     mappings: Callable[[Architecture], list[WeightMapping]]
     ignored: frozenset[str] = frozenset()
-    """Options that do not affect the function of the model, in addition to those of every family."""
+    """Options of this family that do not affect the function of the model, in addition to ``IGNORED``."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Aliases of options."""
+    """Names of options, keyed by alias."""
     further_layers: bool = False
-    """True if layers after the last are other modules, which are not read."""
+    """True if checkpoints may have modules after the model's last layer, which are left out."""
 
     @property
     def switches(self) -> dict[str, str]:
-        """Return the options that another option enables, and that option."""
+        """Return the switches of all rules."""
         return {name: switch for rule in self.rules for name, switch in rule.switches.items()}
 
     def architecture(self, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
@@ -70,7 +70,7 @@ class ModelFamily:
         for name, least in self.least.items():
             if values[name] < least:
                 option = next(option for option, of in self.fields.items() if of == name)
-                raise UserError(f"{where}: {option} is {values[name]}; a {self.name} has at least {least}.")
+                raise UserError(f"{where}: {option} is {values[name]}; {self.name} requires at least {least}.")
         architecture = build(Architecture, {**self.always, **values, "rope_scaling": None}, where)
         architecture = architecture.replace(rope_scaling=values.get("rope_scaling"))
         try:
@@ -83,7 +83,7 @@ class ModelFamily:
         """Return the config.json of an architecture, limited to the options that determine its function.
 
         Raises:
-          UserError: a model of this family cannot express it; lists the fields.
+          UserError: the family cannot express the architecture. The message lists the fields.
         """
         try:
             different = self.differences(architecture)
@@ -102,7 +102,7 @@ class ModelFamily:
         near = architecture.replace(
             **{name: least for name, least in self.least.items() if getattr(architecture, name) < least}
         )
-        back = self.architecture(self._options(near), "the options it would have")
+        back = self.architecture(self._options(near), "the exported options")
         ours, theirs = canonical(architecture), canonical(back)
         if theirs.expert_bias and not ours.expert_bias:
             # A bias of zeros is equivalent to no bias.
@@ -112,7 +112,7 @@ class ModelFamily:
         # Report values as given, unless their canonical form equals the family's.
         written = [architecture if getattr(architecture, name) != getattr(theirs, name) else ours for name in different]
         return [
-            f"{name} = {getattr(a, name)!r} (there {getattr(theirs, name)!r})"
+            f"{name} = {getattr(a, name)!r} (nearest value: {getattr(theirs, name)!r})"
             for name, a in zip(different, written, strict=True)
         ]
 
@@ -136,7 +136,7 @@ _SAME_ROUTER: dict[str, dict[str, Any]] = {
 
 
 def canonical(architecture: Architecture) -> Architecture:
-    """Return the canonical architecture among those with the same function at inference."""
+    """Return the canonical form of an architecture, shared by all architectures with the same inference function."""
     a = architecture
     shared = a.num_shared_experts * a.shared_width if a.num_shared_experts else 0
     changes: dict[str, Any] = dict(_SAME_ROUTER.get(a.router, {}))

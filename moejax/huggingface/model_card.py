@@ -1,4 +1,4 @@
-"""Write the model card of an exported checkpoint: README.md, with the facts that moejax knows and no others."""
+"""Write the model card of an exported checkpoint, README.md. It states only facts that moejax knows."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ SWITCHES = (
 )
 """Switches of an architecture that the card lists if they are on."""
 
-_REMEDY = "remove the row's file, and its run is done again"
+_REMEDY = "remove the row's file to repeat its run"
 
 Facts = Mapping[str, str | None]
-"""Rows of a table by name; rows without a value are left out."""
+"""Rows of a table, keyed by name. Rows without a value are left out."""
 
 
 class Trained(NamedTuple):
-    """The training that a checkpoint is from."""
+    """The training run that produced a checkpoint."""
 
     settings: Mapping[str, Any]
-    """Plain data of the training."""
+    """Settings of the training run, as plain data."""
     step: int
     tokens: int
     """Number of tokens read until this step."""
     row: Mapping[str, Any]
-    """Run row of the checkpoint; empty if it is not the end of a budget."""
+    """Row of the checkpoint in the table of runs; empty unless the checkpoint is the end of a budget."""
     ema: bool = False
     """True if the weights are the moving average, whose loss was not measured."""
     predicted: str = ""
@@ -78,10 +78,10 @@ def model_card(
     origin: str | None,
     has_tokenizer: bool = False,
 ) -> str:
-    """Return the model card of an architecture in the form of a family.
+    """Return the model card of an architecture that is exported as ``family``.
 
-    ``name`` is the title of a model without ``trained``. ``origin`` is the family of the checkpoint that the weights
-    were imported from, or None.
+    ``name`` is the title if ``trained`` is None. ``origin`` is the family of the checkpoint that the weights were
+    imported from, or None.
     """
     code, trust = f"transformers loads it as `{family.model_class}`.", ""
     if family is OWN_CODE:
@@ -137,14 +137,14 @@ def _architecture(a: Architecture) -> Facts:
 
 def _data(trained: Trained) -> Facts:
     data, row = trained.settings["recipe"]["data"], trained.row
-    # The last part of a path: where the text was on a machine is of no use to others.
+    # Publish only the last part of a local path.
     source = data["source"] if data["source"].startswith("hf:") else PurePath(data["source"]).name
     parts = ", ".join(f"{part['name']} (weight {part['weight']:g})" for part in data["mixture"])
     return {
         "text": parts or ", ".join(filter(None, (source, data["named_mixture"]))),
         "SHA-256 of the text": row.get("corpus"),
         "tokens read": f"{trained.tokens:,}",
-        "different tokens of the text": f"{row['unique_tokens']:,.0f}" if row.get("unique_tokens") else None,
+        "distinct tokens of the text": f"{row['unique_tokens']:,.0f}" if row.get("unique_tokens") else None,
         "sequence length": f"{data['sequence_length']:,} tokens",
         "tokenizer": None if data["tokenizer"] is None else PurePath(data["tokenizer"]).name,
     }

@@ -1,9 +1,9 @@
-"""Compute a model trained with moejax in PyTorch, with the interface of Hugging Face transformers.
+"""PyTorch implementation of the models of moejax, with the interface of Hugging Face transformers.
 
-``moejax convert --to hf`` copies this file into the folder of a model that no class of transformers computes. The file
+``moejax convert --to hf`` copies this file into the folder of a model for which transformers has no class. The file
 depends on torch and transformers 5 only. ``architecture`` in config.json has the fields of moejax's ``Architecture``.
 
-Shapes: B batch, T tokens, S keys, D model_dim, H heads, G key-value heads, K head_dim, N = B·T, E experts.
+Shapes: B batch, T tokens, S keys, D model_dim, H heads, G key-value heads, K head_dim, R rope_head_dim, N = B·T.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MoejaxConfig(PreTrainedConfig):
 
 
 def layer_kinds(a: SimpleNamespace) -> list[tuple[bool, int]]:
-    """Return whether each layer has experts, and the number of tokens that it attends to (0: all), from the input."""
+    """Return for each layer whether it has experts, and the size of its attention window (0: unlimited)."""
     between = a.num_layers - a.num_dense_layers - a.num_last_dense_layers
     kinds = "D" * a.num_dense_layers + (a.layer_pattern * between)[:between] + "D" * a.num_last_dense_layers
     windows = (a.window_pattern * a.num_layers)[: a.num_layers]
@@ -50,7 +50,7 @@ def layer_kinds(a: SimpleNamespace) -> list[tuple[bool, int]]:
 
 
 def rotary_frequencies(a: SimpleNamespace) -> tuple[Tensor, float]:
-    """Return the radians per token of each rotated pair, and the factor on rotated vectors."""
+    """Return the rotation of each channel pair in radians per token, and the scale of rotated vectors."""
     dim = a.rope_head_dim if a.kv_latent_dim else int(a.head_dim * a.rotary_fraction)
     frequency = a.rope_theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     if a.rope_scaling is None:
@@ -74,13 +74,13 @@ def rotary_frequencies(a: SimpleNamespace) -> tuple[Tensor, float]:
 
 
 def yarn_scale(factor: float, mscale: float) -> float:
-    """Return YaRN's scale of vectors for an extension of the sequence length by ``factor``."""
+    """Return YaRN's scale of rotated vectors if the sequence length is extended by ``factor``."""
     return 0.1 * mscale * math.log(factor) + 1.0
 
 
 def rotate(x: Tensor, angles: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Rotate the pairs (i, i + half) of the first channels of [B, heads, T, dim] by angles [B, 1, T, half], given by
-    cosine and sine."""
+    """Rotate the pairs (i, i + half) of the first channels of [B, heads, T, dim]. ``angles`` holds cosines and sines of
+    the angles, [B, 1, T, half]."""
     if angles is None:
         return x
     cos, sin = angles
@@ -218,7 +218,7 @@ class MoejaxFeedForward(nn.Module):
 
 
 class MoejaxRouter(nn.Module):
-    """Choice of the experts of each token, computed in float32 so that rounding does not change it."""
+    """Router that chooses each token's experts. It computes in float32, so that rounding does not change the choice."""
 
     def __init__(self, a: SimpleNamespace):
         super().__init__()
@@ -324,7 +324,7 @@ class MoejaxLayer(nn.Module):
 
 
 class MoejaxPreTrainedModel(PreTrainedModel):
-    """Settings of both models for transformers."""
+    """Base class of both models, with their settings for transformers."""
 
     config_class = MoejaxConfig
     base_model_prefix = "model"

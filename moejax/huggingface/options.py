@@ -1,4 +1,4 @@
-"""Read the options of a ``config.json``. Each is used, known not to affect the function, or rejected by name."""
+"""Read the options of a ``config.json``. Each is used, known not to affect the model's function, or rejected."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ BOOKKEEPING = ("_", "unsloth_")
 class Options:
     """Options as given, with the defaults of transformers for missing ones.
 
-    ``switches`` maps options to the option that enables them. If that is off they are null, independent of their value.
+    ``switches`` maps options to the option that enables them. An option is null if its switch is off.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Options:
             return None
         value = self._given.get(name, self._defaults.get(name, _MISSING))
         if value is _MISSING:
-            raise UserError(f"{self.where} lacks {name}; it is not whole: fetch it again.")
+            raise UserError(f"{self.where} lacks {name}. The file may be incomplete; fetch it again.")
         kinds = typing.get_args(kind) or (kind,)
         if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join(_NAMES[kind] for kind in kinds)
@@ -145,13 +145,13 @@ class Options:
         self._taken.add(name)
         value = self._given.get(name)
         if value is not None and value != only:
-            raise UserError(f"{self.where}: {name} is {value!r}; moejax computes {only!r} alone.")
+            raise UserError(f"{self.where}: {name} is {value!r}; moejax supports only {only!r}.")
 
     def finish(self, ignored: Collection[str]) -> None:
         """Reject options that are set, were not used, and may not be ignored.
 
         Raises:
-          UserError: there are such options; lists all of them.
+          UserError: there are such options. The message lists all of them.
         """
         off = {name for name, switch in self._switches.items() if not self.take(switch, bool)}
         unknown = [
@@ -161,6 +161,6 @@ class Options:
         ]
         if unknown:
             raise UserError(
-                f"{self.where}: {some(unknown, most=20)}. moejax does not know this, and it may change the function of "
-                f"the model. Take out of the file what does not."
+                f"{self.where}: {some(unknown, most=20)}. moejax does not know these options, which may change the "
+                f"model's function. Remove options that do not change it from the file."
             )

@@ -1,4 +1,4 @@
-"""Describe checkpoints of designs that no class of transformers computes: they include ``modeling_moejax.py``."""
+"""Describe checkpoints of models for which transformers has no class. They include ``modeling_moejax.py``."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CODE = Path(__file__).with_name("modeling_moejax.py")
 """File that transformers runs with ``trust_remote_code=True``."""
 
 ROUTERS = ("softmax_topk", "topk_softmax", "sigmoid_topk", "group_limited", "switch", "noisy_topk", "top_p")
-"""Routers that it computes."""
+"""Routers that this file implements."""
 
 _WITHOUT_CODE = {
-    "expert_choice": "lets experts choose among all tokens of a batch, which cannot generate token by token",
+    "expert_choice": "lets experts choose among all tokens of a batch, so it cannot generate token by token",
     **dict.fromkeys(FOR_DEBUGGING, "is for debugging"),
 }
 
@@ -49,12 +49,12 @@ def _read(options: Options) -> dict[str, Any]:
 def _write(architecture: Architecture) -> dict[str, Any]:
     a = architecture
     if a.is_moe and a.router not in ROUTERS:
-        why = _WITHOUT_CODE.get(a.router, "is of another package")
-        raise UserError(f"router {a.router!r} {why}; the code of moejax computes {', '.join(ROUTERS)}.")
+        why = _WITHOUT_CODE.get(a.router, "belongs to another package")
+        raise UserError(f"router {a.router!r} {why}; moejax's code supports {', '.join(ROUTERS)}.")
     if a.is_moe and a.capacity_factor is not None:
         raise UserError(
-            f"capacity_factor is {a.capacity_factor}, and the tokens that it drops depend on the rest of the batch; "
-            f"only a model with capacity_factor None can be exported."
+            f"capacity_factor is {a.capacity_factor}, and the dropped tokens depend on the rest of the batch; only a "
+            f"model with capacity_factor None can be exported."
         )
     auto_map = {name: f"{CODE.stem}.{of_ours}" for name, of_ours in _CLASSES.items()}
     return {"auto_map": auto_map, "architecture": dump(a)}
@@ -101,4 +101,4 @@ OWN_CODE = ModelFamily(
     ),
     mappings=_mappings,
 )
-"""Every design whose tokens are computed from earlier tokens of the same sequence alone."""
+"""Family of all models whose predictions depend only on earlier tokens of the same sequence."""

@@ -1,6 +1,6 @@
 """Map tensors of a checkpoint to moejax's stacked arrays. Each mapping is defined once and used in both directions.
 
-Names and layouts that families share are below: Llama's, experts, and DeepSeek's latent attention.
+This module also has the mappings that several families share: Llama's, experts, and DeepSeek's latent attention.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WeightMapping:
 
     theirs: str
     """Name of the tensor, with ``{layer}`` counted from the input and ``{expert}`` for separate experts.
-    ``{mtp_layer}`` marks layers after the last that are multi-token prediction modules."""
+    ``{mtp_layer}`` is the layer number of a multi-token prediction module; these modules follow the last layer."""
     layout: str
     """Axes of the tensor by moejax's logical names, as in ``(heads head_dim) embed``. ``*`` is the last axis of the
     moejax array, or of several joined arrays."""
@@ -34,7 +34,7 @@ class WeightMapping:
     alternating: int = 0
     """Number of channels at the end of the last axis that alternate in the tensor but form two halves in moejax."""
     copied: str = ""
-    """For an optional copy of another tensor: why it is a copy, and what to do if it differs."""
+    """Reason why the tensor is an optional copy of another, and the remedy if it differs; empty if it is no copy."""
     is_written: bool = True
     """True if ``--to hf`` writes the tensor."""
 
@@ -80,7 +80,7 @@ class Pair:
         return rearrange(joined, f"{right}->{left}", self.sizes)
 
     def _order(self) -> np.ndarray:
-        """Return the moejax order of the checkpoint's channels, with alternating ones as two halves."""
+        """Return the indices that reorder the checkpoint's channels for moejax: alternating ones form two halves."""
         channels = np.arange(sum(self.widths))
         start = len(channels) - self.alternating
         return np.concatenate([channels[:start], channels[start::2], channels[start + 1 :: 2]])
@@ -208,7 +208,7 @@ LAYER = "model.layers.{layer}."
 
 def model(tied: bool) -> list[WeightMapping]:
     """Return the mappings of everything outside attention and feed-forward."""
-    is_tied = "tie_word_embeddings is true; if the head has numbers of its own, set it to false"
+    is_tied = "tie_word_embeddings is true; if the head has its own weights, set tie_word_embeddings to false"
     return [
         WeightMapping("model.embed_tokens.weight", "vocab embed", ("embedding",)),
         WeightMapping(LAYER + "input_layernorm.weight", "embed", ("attention_norm",)),
@@ -277,12 +277,12 @@ def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapp
 
 
 def multi_token_prediction(tied: bool) -> list[WeightMapping]:
-    """Return the mappings of DeepSeek's modules without their blocks, including copies of the shared embedding and
-    head."""
+    """Return the mappings of DeepSeek's multi-token prediction modules, without their blocks but with copies of the
+    shared embedding and head."""
     module, ours, head = "model.layers.{mtp_layer}.", f"{MTP_LAYERS}.", "embedding" if tied else "unembedding"
     shared = (
-        "modules of multi-token prediction share the model's embedding and head; to read the model without them, set "
-        "num_nextn_predict_layers to 0"
+        "multi-token prediction modules share the model's embedding and head; to read the model without these modules, "
+        "set num_nextn_predict_layers to 0"
     )
     return [
         WeightMapping(module + "embed_tokens.weight", "vocab embed", ("embedding",), copied=shared),

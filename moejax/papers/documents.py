@@ -15,7 +15,7 @@ Draw = TypeVar("Draw", bound=Callable[[FigureInputs], Figure])
 
 @dataclass(frozen=True)
 class PaperDocument:
-    """A document and its figures by number."""
+    """A document and its figures, keyed by number."""
 
     name: str
     """Name in figures: ``zhao`` in ``zhao-1``."""

@@ -73,7 +73,7 @@ def places_in(text: str) -> set[str]:
 
 
 def paper_of(text: str) -> str | None:
-    """Return the paper in ``PAPERS`` whose title's beginning appears in a text; None if there is none."""
+    """Return the paper whose title up to ``, "`` (usually the authors) appears in a text, or None."""
     return next((paper for paper in PAPERS if PAPERS[paper].title.split(', "')[0] in text), None)
 
 

@@ -45,7 +45,7 @@ MODULES = (
 )
 """Modules that register figures when they are imported."""
 DOCUMENTS = {"zhao": ZHAO, "abnar": ABNAR, "tian": TIAN, "chapter_002": CHAPTER_002, "li": LI}
-"""Documents by the names of ``moejax reproduce``."""
+"""Documents, keyed by their names in ``moejax reproduce``."""
 ALL = {plot.name: plot for document in DOCUMENTS.values() for plot in document.in_order().values()} | PLOTS
 """All figures by name."""
 EVIDENCE = ("fit", "profile", "influence", "starts", "loss-vs-compute")
@@ -84,7 +84,7 @@ class DrawnFigures:
 
 
 def figures_and_folders(words: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Split words into figures and, after the figure ``loss``, folders of trainings or studies."""
+    """Split words into figures and, after the figure ``loss``, folders of training runs or studies."""
     start = words.index("loss") if "loss" in words else len(words)
     folders = [word for word in words[start:] if not figures_of(word, ALL)]
     return [word for word in words if word not in folders], list(map(Path, folders))
@@ -200,9 +200,9 @@ class GivenData:
             bare = draw(plot, replace(inputs, table=None))
             if _points(bare) == _points(figure):
                 why = (
-                    "the fits to the runs gave no value that it shows"
+                    "the fits to the runs gave no value for this figure"
                     if plot.from_runs
-                    else "no run with a loss has the fixed values of its curves"
+                    else "no run with a loss has the fixed values of this figure's curves"
                 )
                 self.law_alone[plot.name] = f"only the law is drawn; {why}"
         return figure
@@ -240,7 +240,7 @@ class GivenData:
             return sources.losses_table(*self.options.folders)
         if name == "loss" and path is None:
             raise UserError(
-                "loss is drawn from the logs of trainings; name the folder of a training or a study after it, as in "
+                "The figure loss needs the logs of training runs. Add the folder of a training run or a study: "
                 "moejax plot loss runs/quickstart."
             )
         if path is None:
@@ -251,12 +251,12 @@ class GivenData:
         return self.tables[key]
 
     def check_table(self) -> None:
-        """Raise ``UserError`` for a table that no figure can read, before single figures report it."""
+        """Raise ``UserError`` once if the table cannot be read, instead of once per figure."""
         if self.options.runs is not None and not self._differs_by_figure():
             self._table("")
 
     def _differs_by_figure(self) -> bool:
-        """Return whether figures read different tables from --runs, which is then a folder or a plan."""
+        """Return whether --runs is a folder or a plan, from which figures read different tables."""
         path = self.options.runs
         return path is not None and (path.is_dir() or path.suffix == ".json")
 
@@ -344,7 +344,7 @@ def every_figure() -> Result:
     columns = (Column(""), Column("", words=True), Column("", words=True))
     names = ("shows", "source", "law", "columns", "needs_table")
     notes = [
-        "* needs a table; moejax plot NAME lists its columns. The other figures show a law, and the runs of --runs."
+        "* needs a table; moejax plot NAME lists its columns. The other figures show a law, and runs given as --runs."
     ]
     data = {name: {key: getattr(plot, key) for key in names} for name, plot in ALL.items()}
     return Result(tables=[Table(paper, columns, rows) for paper, rows in papers.items()], notes=notes, data=data)

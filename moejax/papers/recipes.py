@@ -44,7 +44,7 @@ INPUTS = {
     "abnar": isoflop_curves.INPUTS,
     "isoflop": recipe_isoflop.INPUTS,
 }
-"""Columns that each procedure reads, if it has no ``--law``."""
+"""Columns that each procedure without ``--law`` reads."""
 ISOFLOP_GROUPS = (recipe_isoflop.SIZE, *MIXTURES)
 """Further columns that distinguish the runs of a budget."""
 
@@ -63,7 +63,7 @@ class ProcedureSettings:
 def launch_check(
     law: type, read: ReadRuns, pilot: Runs | None, hold_out: str, correction: str, how: ProcedureSettings
 ) -> Result:
-    """Check a law on the largest runs, and on the first losses of a large training run, before launching this run."""
+    """Check a law before a large training run is launched: on the largest runs, and on the first losses of this run."""
     checked = check_launch(
         law,
         read.runs,
@@ -138,7 +138,8 @@ def tian(read: ReadRuns, starts: Starts, how: ProcedureSettings, *, counts_flops
 
 
 def is_dense(source: Path | str, mapping: Mapping[str, str]) -> bool:
-    """Return whether no column of the table or the mapping concerns experts; if so, print what is computed."""
+    """Return whether no column of the table or the mapping concerns experts. If so, print that only the best sizes are
+    computed."""
     columns = map(str, with_our_names(run_table.read_as_it_is(source), dict(mapping)).frame.columns)
     if any(name in MORE_THAN_DENSE or EXPERT_WORDS & {*name.split("_")} for name in (*columns, *mapping)):
         return False
@@ -187,8 +188,8 @@ def write_recipe(
 
     Args:
       best: name of the fit for ``fit.json``, if it exists.
-      laws: fitted laws for figures, by the name of the published law that they replace. A figure uses the first table
-        (or the runs) with its columns. Figures without a table and a law are not drawn.
+      laws: fitted laws for figures, keyed by the name of the published law that each replaces. A figure uses the first
+        table (or the runs) with its columns. Figures without a table and a law are not drawn.
     """
     written, left_out = ["fits/", "figures/"], []
     with one_set():

@@ -23,8 +23,8 @@ Value = Number | str | None
 MATCH, UNDER_READING, ERROR = "match", "match under reading", "document error"
 UNEXPLAINED, NOT_CHECKABLE = "unexplained", "not checkable"
 VERDICTS = {
-    MATCH: "the number computed by the document's own words rounds to the printed one",
-    UNDER_READING: "the number agrees under an assumption that the document does not state, or states elsewhere",
+    MATCH: "the number, computed as the document describes, rounds to the printed number",
+    UNDER_READING: "the number agrees under an assumption that the document does not state, or states in another place",
     ERROR: "the number does not follow from the document's own formulas and data under any assumption that was tried",
     UNEXPLAINED: "the number agrees under no assumption that was tried, and the document does not define it",
     NOT_CHECKABLE: "the document does not print the data behind the number",
@@ -85,8 +85,8 @@ class Reading:
 
 
 def last_digit(published: str, computed: Number) -> float:
-    """Return one unit of the last printed digit. A printed power of ten is replaced by the computed number's if that is
-    smaller."""
+    """Return one unit of the last printed digit. For a number with a power of ten, use the smaller of the printed and
+    the computed power."""
     digits, _, power = published.partition("e")
     decimals = Decimal(digits).as_tuple().exponent
     assert isinstance(decimals, int), f"{published} is not a number"

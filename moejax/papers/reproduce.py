@@ -112,7 +112,7 @@ def summary(records: list[Record]) -> Result:
 
 
 def recorded() -> dict[str, str]:
-    """Return the verdicts by ``Record.key``, as last recorded by ``moejax reproduce --record``."""
+    """Return the verdicts last recorded by ``moejax reproduce --record``, keyed by ``Record.key``."""
     text = (files("moejax.papers") / "verdicts.json").read_text(encoding="utf-8")
     return foreign_json(text, "verdicts.json", shape=dict[str, str], remedy="install moejax again")
 
@@ -142,6 +142,6 @@ def changes(records: Iterable[Record], known: Mapping[str, str]) -> list[str]:
 
 
 def read_verdicts(path: Path) -> dict[str, str]:
-    """Return the verdicts in a file written by ``--record``, by ``Record.key``."""
+    """Return the verdicts in a file written by ``--record``, keyed by ``Record.key``."""
     remedy = f"--record {path} writes a file of verdicts"
     return foreign_json(read_bytes(path, remedy=remedy), path, shape=dict[str, str], remedy=remedy)

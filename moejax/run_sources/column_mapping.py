@@ -1,4 +1,4 @@
-"""Map a table's columns to ours: by the expressions that the user gives, and by those saved next to the table."""
+"""Map a table's columns to moejax's columns, with expressions from the user or from a file next to the table."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ KEYS = {"table", "map", "trust_units"}
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMapping:
-    """Decisions on how the columns of one table are read, saved next to it."""
+    """A column mapping that is saved next to its table."""
 
     file: Path | None = None
     """File of the mapping: ``runs.toml`` for ``runs.csv``, ``runs.csv.gz`` or ``runs.parquet``; None for a tracker."""
     map: Mapping[str, str] = field(default_factory=dict)
-    """Expressions on the table's columns by our column name."""
+    """Expressions over the table's columns, keyed by moejax's column name."""
     trust_units: bool = False
-    """True if counts whose units look wrong are accepted."""
+    """True if counts are accepted even though their units look wrong."""
     note: str = ""
-    """Sentence on a file that is of another table and therefore not used."""
+    """Remark if the file names another table and is therefore not used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnMapping:
-    """Decisions on how the columns of a table are read, each with its origin."""
+    """The column mapping of a table, with the origin of each entry."""
 
     expressions: Mapping[str, str]
-    """Expressions on the table's columns by our column name."""
+    """Expressions over the table's columns, keyed by moejax's column name."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """File of each expression that was saved."""
+    """File of each saved expression, keyed by moejax's column name."""
     trusted_by: str = ""
-    """File or option by which counts whose units look wrong are accepted; empty if they are refused."""
+    """File or option that accepts counts even though their units look wrong; empty if they are rejected."""
     notes: tuple[str, ...] = ()
 
 
 def column_mapping(
     table: object, given: Mapping[str, str] | None = None, *, trust_units: bool = False
 ) -> ColumnMapping:
-    """Return the mapping of a table: the one saved next to its file, and the given one, which takes precedence.
+    """Combine the mapping saved next to a table with the given mapping, which takes precedence.
 
     Raises:
-      UserError: as ``saved_mapping``.
+      UserError: like ``saved_mapping``.
     """
     given = given or {}
     saved = saved_mapping(table) if isinstance(table, (str, Path)) else SavedMapping()
@@ -62,17 +62,17 @@ def column_mapping(
         expressions={**saved.map, **given},
         files=files,
         trusted_by="--trust-units" if trust_units else str(saved.file) if saved.trust_units else "",
-        notes=(*filter(None, [saved.note]), *([f"Columns by {saved.file}: {taken}."] if taken else [])),
+        notes=(*filter(None, [saved.note]), *([f"Columns mapped by {saved.file}: {taken}."] if taken else [])),
     )
 
 
 def saved_mapping(path: str | Path) -> SavedMapping:
-    """Return the mapping that is saved next to a table; an empty one if there is none, or if it is of another table.
+    """Return the mapping saved next to a table. It is empty if there is no file or if the file names another table.
 
-    A TOML file with neither ``map`` nor ``trust_units`` is no mapping and is ignored.
+    A TOML file with neither ``map`` nor ``trust_units`` is not a mapping and is ignored.
 
     Raises:
-      UserError: the file cannot be read, names no table, or has entries that a mapping has not.
+      UserError: the file cannot be read, names no table, or has unknown or invalid entries.
     """
     path = Path(table_in(path))
     ending = next((ending for ending in ENDINGS if path.name.endswith(ending)), None)
@@ -90,17 +90,17 @@ def saved_mapping(path: str | Path) -> SavedMapping:
         return SavedMapping(file=file)
     of_columns, trust, table = content.get("map", {}), content.get("trust_units", False), content.get("table")
     if not isinstance(of_columns, dict) or not all(isinstance(one, str) for one in of_columns.values()):
-        raise UserError(f'{file}: map must be a table of texts, such as tokens = "step * 520000"; {remedy}.')
+        raise UserError(f'{file}: map must be a table of strings, such as tokens = "step * 520000"; {remedy}.')
     if not isinstance(trust, bool) or not {*content} <= KEYS:
         unknown = [key for key in content if key not in KEYS]
-        wrong = f"has {shown(unknown[0])}" if unknown else "has a trust_units that is neither true nor false"
+        wrong = f"has the unknown key {shown(unknown[0])}" if unknown else "sets trust_units to neither true nor false"
         raise UserError(
-            f"{file} {wrong}; a mapping has table, the table map and trust_units = true or false; {remedy}."
+            f"{file} {wrong}. A mapping has the keys table, map (a table) and trust_units (true or false); {remedy}."
         )
     if not isinstance(table, str):
         raise UserError(
-            f"{file} does not name the table that it maps. Add the first line table = {_toml_text(path.name)} if it is "
-            f"of {path}, or move it away."
+            f"{file} does not name the table that it maps. If it maps {path}, add the first line "
+            f"table = {_toml_text(path.name)}. Otherwise move it away."
         )
     if table != path.name:
         return SavedMapping(file=file, note=f"{file} maps the table {shown(table)} and is not used for {path}.")
@@ -108,15 +108,15 @@ def saved_mapping(path: str | Path) -> SavedMapping:
 
 
 def save_mapping(path: str | Path, mapping: Mapping[str, str], *, trust_units: bool) -> Path | None:
-    """Save a mapping next to its table and return the file; None if the same one is saved already.
+    """Save a mapping next to its table and return the file, or None if the file already contains this mapping.
 
     Raises:
-      UserError: the mapping is empty, a tracker has no table, the file exists with other content, or it cannot be
-        written.
+      UserError: the mapping is empty, the source is not a table file, the file exists with other content, or it cannot
+        be written.
     """
     saved = saved_mapping(path)
     if saved.file is None:
-        raise UserError(f"The columns of {path} cannot be saved, since it is not the file of a table.")
+        raise UserError(f"The column mapping of {path} cannot be saved, because {path} is not a table file.")
     if not mapping and not trust_units:
         raise UserError("There is no mapping to save; give --map NAME=EXPRESSION or --trust-units.")
     if (dict(saved.map), saved.trust_units) == (dict(mapping), trust_units):
@@ -151,7 +151,7 @@ def _create(file: Path, text: str) -> None:
     except OSError as error:
         raise UserError(
             f"The mapping cannot be saved as {file} ({says('the disk', error)}). Leave out --save-mapping, or copy the "
-            f"table to a folder with space that you may write to."
+            f"table to a writable folder with free space."
         ) from error
     finally:
         partial.unlink(missing_ok=True)

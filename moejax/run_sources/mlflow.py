@@ -58,7 +58,7 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def read(text: str) -> list[TrackedRun]:
-    """Return the runs that are not deleted, of all experiments or of the experiment named after ``#``.
+    """Return the runs of all experiments, or of the experiment named after ``#``. Deleted runs are left out.
 
     Raises:
       UserError: MLflow is not installed, the store is unreadable, or the experiment does not exist.
@@ -134,8 +134,8 @@ def _every(search: Callable[..., Any], place: str, items: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _address(place: str) -> Iterator[str]:
-    """Yield the tracking URI of a server, or of a copy of a local store, since MLflow creates folders and upgrades old
-    databases."""
+    """Yield the tracking URI of a server, or of a copy of a local store. MLflow would create folders in the original
+    and upgrade an old database."""
     if place.startswith(("http://", "https://")):
         yield place.rstrip("/")
         return

@@ -3,10 +3,10 @@
 | source | data |
 |---|---|
 | ``FOLDER`` of a study | its ``runs.parquet`` |
-| ``mlflow.db``, ``mlruns/``, ``mlflow:http://HOST:PORT`` | MLflow's store or server; ``#NAME`` one experiment |
+| ``mlflow.db``, ``mlruns/``, ``mlflow:http://HOST:PORT`` | MLflow's store or server; ``#NAME`` selects an experiment |
 | ``wandb:ENTITY/PROJECT``, a folder with ``*.wandb`` | Weights & Biases by its API, or its offline files |
-| a folder with ``events.out.tfevents.*`` | TensorBoard: a run for each folder with events |
-| ``hf:OWNER/NAME``, a folder of ``save_to_disk`` | a data set of Hugging Face; ``#SPLIT`` one split |
+| a folder with ``events.out.tfevents.*`` | TensorBoard: one run for each folder with events |
+| ``hf:OWNER/NAME``, a folder of ``save_to_disk`` | a data set of Hugging Face; ``#SPLIT`` selects a split |
 
 Each run becomes a row with its name, its settings (nested names joined by dots), and the last value of each metric.
 """
@@ -35,7 +35,7 @@ DataFrame = Any
 NOT_FINITE = "not finite"
 """Key in a metrics table's ``attrs`` for the number of non-finite values by metric."""
 MOST_FILES = 200_000
-"""Maximum number of files in a folder to inspect for its kind."""
+"""Maximum number of files to inspect when detecting the kind of a folder."""
 MOST_RUNS = 1_000_000
 """Maximum number of runs to read, since a server's list may never end."""
 
@@ -89,7 +89,7 @@ def _prefix(text: str) -> str:
 
 @functools.cache
 def kinds() -> Mapping[str, SourceKind]:
-    """Return all kinds by prefix; each module imports its library only when it reads."""
+    """Return all source kinds, keyed by prefix. Each module imports its library only when it reads a source."""
     from moejax.run_sources import hugging_face, mlflow, tensorboard, wandb
 
     return {
@@ -101,7 +101,7 @@ def kinds() -> Mapping[str, SourceKind]:
 
 
 def kind_of(source: Path | str) -> str:
-    """Return the prefix of a source's kind, given or detected from the folder; empty if there is none.
+    """Return the prefix of a source's kind, as given or as detected from the files; empty if the kind is unknown.
 
     Raises:
       UserError: a folder contains runs of several trackers.
@@ -182,7 +182,7 @@ def read(source: Path | str) -> DataFrame:
 def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     """Return the name and metrics table of each run of a tracker, one row per step; runs without metrics are left out.
 
-    Non-finite values are empty; ``attrs[NOT_FINITE]`` counts them by metric, and ``attrs["notes"]`` has remarks.
+    Non-finite values become NaN. ``attrs[NOT_FINITE]`` counts them by metric, and ``attrs["notes"]`` has remarks.
 
     Raises:
       UserError: the source is not a tracker, cannot be read, or does not support metrics by step.
@@ -195,7 +195,7 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
     kind = kinds()[prefix]
     if kind.histories is None:
         raise UserError(
-            f"{source}: moejax reads only the last value of each metric from {kind.title}, no curves; export the "
+            f"{source}: moejax reads only the last value of each metric from {kind.title}. For curves, export the "
             f"history of the runs as CSV."
         )
     tables = []
@@ -216,7 +216,7 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
 
 
 def no_runs(folder: Path | str) -> str:
-    """Return the error message for a folder without runs."""
+    """Return the error message for a source without runs."""
     titles = ", ".join(kind.title for kind in kinds().values())
     return f"{folder} contains no runs: no runs.parquet of a study, and no files of {titles}."
 

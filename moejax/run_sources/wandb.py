@@ -92,7 +92,7 @@ def _update(values: dict[str, Any], items: Any) -> None:
     for item in items:
         *path, last = item.nested_key or [item.key]
         if len(path) > MOST_DEPTH:
-            raise UserError(f"{last} is nested deeper than {MOST_DEPTH} levels; log the run again.")
+            raise UserError(f"{last} is nested deeper than {MOST_DEPTH} levels; log it with fewer levels.")
         place = values
         for part in path:
             inner = place.setdefault(part, {})

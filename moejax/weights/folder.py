@@ -24,7 +24,7 @@ from moejax.folder import atomic_folder, check_as_written, note
 from moejax.model import transformer
 from moejax.stored import foreign_json, read_bytes, read_json, write_json
 from moejax.weights.safetensors import DTYPES, Kind, TensorFile, TensorFileWriter
-from moejax.wording import some
+from moejax.wording import listed, some
 
 ARCHITECTURE = "architecture.json"
 WEIGHTS = "weights.safetensors"
@@ -48,7 +48,7 @@ class Parameter(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
-    """Return every stacked array by its dotted name, including the expert bias of an architecture that has one."""
+    """Return the shape and axes of every stacked array, including an expert bias, keyed by dotted name."""
     shapes = dict(flat(transformer.abstract_params(architecture)))
     axes = dict(flat(transformer.param_axes(architecture)))
     described = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
@@ -131,7 +131,7 @@ def read_architecture(folder: Path) -> Architecture:
     """
     for name in (ARCHITECTURE, WEIGHTS):
         if not (folder / name).is_file():
-            raise UserError(f"{folder} is not a folder of weights: it has no {name}; write one with moejax convert.")
+            raise UserError(f"{folder} is not a weights folder: it has no {name}. Create one with moejax convert.")
     path = folder / ARCHITECTURE
     architecture = read_json(path, Architecture, remedy="write it again with moejax convert")
     transformer.check(architecture)
@@ -139,7 +139,7 @@ def read_architecture(folder: Path) -> Architecture:
 
 
 def open_weights(folder: Path, architecture: Architecture, *, verify: bool = True) -> TensorFile:
-    """Open the weight file of a folder and check its tensors against ``architecture``; ``verify`` also checks the
+    """Open the weight file of a folder and check its tensors against ``architecture``. With ``verify``, also check the
     file's hash.
 
     Raises:
@@ -176,7 +176,7 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
         if names:
             raise UserError(
                 f"{file.path} does not match {ARCHITECTURE} in the same folder: it {what} "
-                f"{some(sorted(names))}. Restore the file that belongs to it, or convert again."
+                f"{some(sorted(names))}. Restore the matching file, or convert again."
             )
     for name, kind in stored.items():
         if kind.shape != known[name].shape:
@@ -185,13 +185,13 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
                 f"{list(kind.shape)} and must have {list(known[name].shape)}."
             )
         if kind.dtype not in FLOATS.values():
-            raise UserError(f"{file.path}: {name} is {kind.dtype}; weights are {', '.join(FLOATS)}.")
+            raise UserError(f"{file.path}: {name} is {kind.dtype}, but weights must be {listed(FLOATS, 'or')}.")
 
 
 GENERATION = "generation_config.json"
 """File of generation defaults, which names the first and last tokens of a generated text."""
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Special tokens named in ``config.json`` and ``generation_config.json``."""
+"""Keys of special tokens in ``config.json`` and ``generation_config.json``."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -207,7 +207,7 @@ TOKENIZER_FILES = (
     "chat_template.json",
     GENERATION,
 )
-"""Files that Hugging Face writes."""
+"""Tokenizer files that Hugging Face libraries write."""
 
 
 def carry_tokenizer(source: Path, target: Path) -> list[str]:
@@ -219,7 +219,7 @@ def carry_tokenizer(source: Path, target: Path) -> list[str]:
 
 
 def generation_token_ids(folder: Path) -> dict[str, Any]:
-    """Return the special tokens of ``generation_config.json``, None for tokens that it does not name."""
+    """Return the ids of special tokens in ``generation_config.json``; None for tokens that it does not define."""
     path = folder / GENERATION
     remedy = "copy it again, or remove it"
     named = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy) if path.is_file() else {}

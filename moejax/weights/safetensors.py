@@ -1,6 +1,6 @@
 """Read and write the safetensors format: the header length in eight bytes, a JSON header, and the tensors in sequence.
 
-Tensors are read and written by position instead of memory-mapped, so that memory use equals the requested data.
+Tensors are read and written by position instead of memory-mapped, so that memory holds only the requested data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = {
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
-"""Types by their name in a header."""
+"""NumPy types, keyed by their names in a header."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LONGEST_HEADER = 100_000_000
@@ -63,8 +63,7 @@ class TensorFile:
             size = os.fstat(self._file.fileno()).st_size
             if size < end:
                 raise UserError(
-                    f"{path} ends before its last tensor, at {size:,} of {end:,} bytes; it was not copied or "
-                    f"downloaded whole: fetch it again."
+                    f"{path} is incomplete: it has {size:,} bytes, but its tensors end at byte {end:,}; fetch it again."
                 )
         except ValueError:
             self._file.close()
@@ -76,7 +75,7 @@ class TensorFile:
         return {name: kind for name, (kind, _) in self._tensors.items()}
 
     def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
-        """Read a tensor, or the part of it at ``index`` of its first axes."""
+        """Read a tensor, or its part at ``index`` along the first axes."""
         kind, begin = self._tensors[name]
         part, offset = _part(kind, index)
         array = np.empty(part.shape, part.dtype)
@@ -84,7 +83,7 @@ class TensorFile:
         return array
 
     def read_block(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """Read a block of a tensor, given a slice without a step for every axis; whole rows are read, one matrix at a
+        """Read a block of a tensor, given a slice with step 1 for every axis. Rows are read completely, one matrix at a
         time."""
         kind, begin = self._tensors[name]
         fill = 2 - len(kind.shape)
@@ -134,7 +133,7 @@ class TensorFileWriter:
         os.truncate(self._file.fileno(), self._begin + end)
 
     def write(self, name: str, index: tuple[int, ...], array: np.ndarray) -> None:
-        """Write a tensor, or the part of it at ``index`` of its first axes."""
+        """Write a tensor, or its part at ``index`` along the first axes."""
         kind, begin = self._places[name]
         part, offset = _part(kind, index)
         assert array.shape == part.shape, f"{name}{list(index)} has the shape {part.shape}, not {array.shape}"
@@ -142,7 +141,7 @@ class TensorFileWriter:
         _write(self._file.fileno(), _bytes(array), self._begin + begin + offset)
 
     def write_block(self, name: str, start: tuple[int, ...], array: np.ndarray) -> None:
-        """Write a block of a tensor, with all its axes, whose first corner is at ``start``."""
+        """Write a block of a tensor. It has all axes of the tensor, and its first element is at ``start``."""
         kind, begin = self._places[name]
         whole = next((n for n in range(len(kind.shape), 0, -1) if array.shape[n - 1] != kind.shape[n - 1]), 1)
         strides = np.cumprod([1, *reversed(kind.shape[1:])])[::-1] if kind.shape else np.array([], int)
@@ -180,11 +179,11 @@ def _placed(entry: Any, name: str, path: Path) -> tuple[Kind, int]:
         begin, end = map(int, entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         given = entry.get("dtype") if isinstance(entry, dict) else entry
-        raise UserError(f"{path}: the header's entry for {name} cannot be read (type {given!r}).") from error
+        raise UserError(f"{path}: the header entry of {name} is invalid or has an unknown type ({given!r}).") from error
     if begin < 0 or end - begin != kind.nbytes:
         raise UserError(
-            f"{path}: {name} has {end - begin} bytes in the header, and {kind.nbytes} by type and shape; the file is "
-            f"damaged: fetch it again."
+            f"{path} is damaged: {name} has {end - begin} bytes in the header, but its type and shape need "
+            f"{kind.nbytes}; fetch it again."
         )
     return kind, begin
 

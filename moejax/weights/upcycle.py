@@ -28,7 +28,7 @@ Index = tuple[slice, ...]
 ReadBlock = Callable[[Index], np.ndarray]
 
 Read = Callable[[str, Index], np.ndarray]
-"""Function that reads a block of a parameter, by dotted name, in float32."""
+"""Function that reads a block of a parameter, given its dotted name, in float32."""
 
 OF_THE_MIXTURE = frozenset(
     {
@@ -60,7 +60,7 @@ def upcycled(
     """
     copies = check_upcycled(dense, mixture)
     block = f"{MTP_LAYERS}.block"
-    # Each stack of layers has a source stack in the dense model and source layers in it.
+    # Map each stack of layers to its source stack in the dense model, and its layers to layers of the source stack.
     stacks = {
         "moe_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if experts]),
         "dense_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if not experts]),
@@ -75,7 +75,7 @@ def upcycled(
         return np.concatenate([read(name, (slice(layer, layer + 1), *index[1:])) for layer in order[index[0]]])
 
     def matrix(name: str, layer: int, expert: int, index: Index, draw: Sequence[int]) -> np.ndarray:
-        """Return a block of an expert's matrix, which is a slice of the dense feed-forward's."""
+        """Return a block of an expert's matrix, which is a slice of a matrix of the dense feed-forward."""
         hidden, first = 0 if name.endswith("down") else 1, expert % slices * width
         # Noise is drawn for the whole matrix, so that it does not depend on the block.
         part = [slice(None)] * 2 if noise else [*index]
@@ -125,7 +125,7 @@ def preserves(mixture: Architecture) -> bool:
 
 
 def check_upcycled(dense: Architecture, mixture: Architecture) -> int:
-    """Check that upcycling is possible, and return how many copies of the feed-forward a layer's experts hold."""
+    """Check that upcycling is possible, and return the number of copies of the feed-forward among a layer's experts."""
     if mixture.activation != Architecture.activation or dense.is_moe:
         raise UserError(
             f"Only a dense model can be upcycled, and only to SwiGLU experts; activation is "
@@ -136,8 +136,8 @@ def check_upcycled(dense: Architecture, mixture: Architecture) -> int:
         raise UserError(f"dense_hidden is {mixture.dense_hidden}, and the dense model's {width}; they must be equal.")
     if width % expert:
         raise UserError(
-            f"expert_hidden is {expert}, and the dense model's feed-forward is {width} wide; experts are copies or "
-            f"equal slices of it: give a divisor."
+            f"expert_hidden is {expert}, but the dense model's feed-forward is {width} wide. Experts are copies or "
+            f"equal slices of it, so choose a divisor of {width}."
         )
     slices = width // expert
     if mixture.num_experts % slices or mixture.top_k % slices:

@@ -85,9 +85,9 @@ def test_a_saved_mapping_is_used_without_map_unless_map_gives_another(table, tmp
         (["--save-mapping", *MAPPED, "--map=a=seed"], 'table="theirs.csv"\n[map]\nloss="val"', "is not overwritten"),
         (["--save-mapping", *MAPPED], 'name = "somebody else\'s"', "is not overwritten"),
         (["--save-mapping=mine.toml", *MAPPED], "", "theirs.toml; give that name, or --save-mapping without a name"),
-        ([], "[map]\nloss = 3", "map must be a table of texts"),
+        ([], "[map]\nloss = 3", "map must be a table of strings"),
         ([], "[map]\nloss = ", "cannot be read"),
-        ([], "[map]\n[units]", "has 'units'; a mapping has table, the table map"),
+        ([], "[map]\n[units]", "has the unknown key 'units'. A mapping has the keys table, map (a table)"),
     ],
 )
 def test_a_mapping_that_cannot_be_saved_or_read_is_named_and_stays(table, tmp_path, words, content, says):
@@ -431,7 +431,7 @@ def test_a_launch_check_gives_a_verdict_and_takes_no_run_for_two(table, tmp_path
     assert main([*check, str(pilot)]) == 0
     assert capsys.readouterr().out.startswith("Launch check: ")
     assert main([*check, str(table)]) == 2
-    assert "The pilot has 60 runs of the run table" in capsys.readouterr().err
+    assert "The pilot contains 60 runs of the run table" in capsys.readouterr().err
 
 
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():

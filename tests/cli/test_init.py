@@ -146,8 +146,8 @@ def test_a_config_from_a_checkpoint_trains_it_further_and_nothing_is_replaced(tm
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (None, "is not a folder of a Hugging Face checkpoint: it has no config.json"),
-        ({"model_type": "llama"}, "is not a family that moejax reads; known families are mixtral"),
+        (None, "is not a Hugging Face checkpoint: it has no config.json"),
+        ({"model_type": "llama"}, "moejax does not support model_type 'llama'; supported are mixtral"),
     ],
 )
 def test_what_cannot_be_continued_is_a_sentence_and_nothing_is_written(config, said, tmp_path, capsys):

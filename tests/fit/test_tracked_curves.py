@@ -156,5 +156,5 @@ def test_evaluations_in_rows_of_their_own_are_left_out_and_counted(tmp_path):
 
 
 def test_a_tracker_whose_curves_are_not_read_says_so():
-    with pytest.raises(ValueError, match="no curves; export the history of the runs as CSV"):
+    with pytest.raises(ValueError, match="For curves, export the history of the runs as CSV"):
         read_curves("wandb:entity/project")

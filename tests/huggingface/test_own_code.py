@@ -21,7 +21,7 @@ def test_a_design_of_no_class_is_written_with_its_code_and_the_nearest_class_is_
     save_weights(tmp_path / "ours", ALIBI, random_params(ALIBI))
     done = to_huggingface(tmp_path / "ours", tmp_path / "theirs")
     assert done.family == "moejax"
-    assert "mixtral cannot express positions = 'alibi' (there 'rope')" in done.remarks[0]
+    assert "mixtral cannot express positions = 'alibi' (nearest value: 'rope')" in done.remarks[0]
     assert "trust_remote_code=True" in done.remarks[0]
     assert (tmp_path / "theirs" / CODE.name).read_bytes() == CODE.read_bytes()
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
@@ -72,8 +72,8 @@ def test_an_expert_bias_is_part_of_the_checkpoint(tmp_path):
     ("changes", "said"),
     [
         ({"router": "expert_choice"}, "router 'expert_choice' lets experts choose among all tokens of a batch"),
-        ({"router": "random"}, "router 'random' is for debugging; the code of moejax computes softmax_topk, "),
-        ({"capacity_factor": 1.25}, "capacity_factor is 1.25, and the tokens that it drops depend on the rest"),
+        ({"router": "random"}, "router 'random' is for debugging; moejax's code supports softmax_topk, "),
+        ({"capacity_factor": 1.25}, "capacity_factor is 1.25, and the dropped tokens depend on the rest"),
     ],
 )
 def test_a_design_that_cannot_generate_token_by_token_is_refused(changes, said, tmp_path):

@@ -363,7 +363,7 @@ def test_a_model_without_a_tokenizer_needs_one(folder, capsys):
     try:
         assert main(["eval", str(folder / "hf"), *words]) == 2
         assert (
-            "contains no tokenizer; give the tokenizer that the model was trained with as --tokenizer"
+            "contains no tokenizer. Pass the tokenizer that the model was trained with as --tokenizer"
             in capsys.readouterr().err
         )
         assert main(["eval", str(folder / "hf"), *words, "--tokenizer", str(folder / "aside.json")]) == 0

@@ -193,12 +193,12 @@ def test_what_is_wrong_with_a_table_is_said_once_and_not_by_every_figure(tmp_pat
 @pytest.mark.parametrize(
     ("name", "runs", "status", "said"),
     [
-        ("zhao-3", {"params_total": 5e11}, DONE, "no run with a loss has the fixed values of its curves"),
+        ("zhao-3", {"params_total": 5e11}, DONE, "no run with a loss has the fixed values of this figure's curves"),
         (
             "zhao-3",
             {"loss": np.nan},
             DONE,
-            "no run with a loss has the fixed values of its curves",
+            "no run with a loss has the fixed values of this figure's curves",
         ),
         ("zhao-3", {"params_total": 0.496}, USERS, "at least 1000 parameters"),
         ("runs", {"params_active": np.nan}, USERS, "runs has nothing to draw"),
@@ -392,7 +392,7 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
         (["zhao-18"], "Unknown figure 'zhao-18'; did you mean"),
         (["zhao-16", "--format", ""], "--format '' names no format; choose from png, svg, pdf."),
         (["zhao-16", "--format", ","], "--format ',' names no format; choose from png, svg, pdf."),
-        (["loss"], "name the folder of a training or a study after it"),
+        (["loss"], "Add the folder of a training run or a study"),
         (["loss", "nowhere/nope"], "nowhere/nope has no metrics.jsonl of a training"),
         (["loss", "nowhere", "--runs", "runs.csv"], "so --runs runs.csv is not used"),
         (["nowhere", "loss"], "Unknown figure 'nowhere'"),

@@ -175,7 +175,7 @@ def test_gates_that_do_not_sum_to_a_constant_are_said(training, dense):
     ("architecture", "sentence"),
     [
         (MIXTURE.replace(model_dim=32), "model_dim 16 .here 32."),
-        (MIXTURE.replace(expert_hidden=12), "expert_hidden is 12, and the dense model's feed-forward is 16 wide"),
+        (MIXTURE.replace(expert_hidden=12), "expert_hidden is 12, but the dense model's feed-forward is 16 wide"),
         (MIXTURE.replace(expert_hidden=8, top_k=3), "must be multiples of 2: an expert .8 wide. is 1/2"),
         (MIXTURE.replace(num_dense_layers=1, dense_hidden=32), "dense_hidden is 32, and the dense model's 16"),
         (MIXTURE.replace(activation="clamped_swiglu"), "activation is clamped_swiglu"),

@@ -110,10 +110,10 @@ def test_the_beginning_of_a_file_is_refused(tmp_path, length):
     [
         (b"not JSON at all", "it is not JSON"),
         ([1, 2], "must be a group of named items"),
-        ({"x": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, "x cannot be read .type 'F99'"),
-        ({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 4]}}, "x has 4 bytes in the header, and 12"),
-        ({"x": {"dtype": "F32"}}, "x cannot be read"),
-        ({"x": 7}, "x cannot be read"),
+        ({"x": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, "x is invalid or has an unknown type .'F99'"),
+        ({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 4]}}, "x has 4 bytes in the header, but .* need 12"),
+        ({"x": {"dtype": "F32"}}, "x is invalid"),
+        ({"x": 7}, "x is invalid"),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(tmp_path, header, said):

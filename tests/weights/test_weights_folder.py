@@ -129,7 +129,7 @@ def test_weights_that_are_whole_numbers_are_refused(saved):
         kinds = {name: Kind(np.dtype(np.int32), kind.shape) for name, kind in file.kinds.items()}
     TensorFileWriter(folder / WEIGHTS, kinds).close()
     (folder / WRITTEN).unlink()
-    with pytest.raises(ValueError, match="is int32; weights are float32"):
+    with pytest.raises(ValueError, match="is int32, but weights must be float32"):
         load_weights(folder)
 
 

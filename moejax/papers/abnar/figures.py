@@ -77,13 +77,13 @@ def surfaces(inputs: FigureInputs) -> Figure:
     )
 
 
-@ABNAR.experiment("2", shows="its slices")
+@ABNAR.experiment("2", shows="slices of the IsoFLOP surface at 1e20 FLOPs")
 def slices(inputs: FigureInputs) -> Figure:
     """Draw Figure 2, at 1e20 FLOPs."""
     return _slices(inputs, (1e20,), "IsoFLOP slices")
 
 
-@ABNAR.experiment("9", shows="their slices")
+@ABNAR.experiment("9", shows="slices of the IsoFLOP surfaces at five budgets")
 def slices_by_budget(inputs: FigureInputs) -> Figure:
     """Draw Figure 9: a row per budget."""
     return _slices(inputs, BUDGETS, "IsoFLOP slices by budget")

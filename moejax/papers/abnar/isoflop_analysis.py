@@ -1,4 +1,7 @@
-"""Analyse IsoFLOP surfaces: choose degrees, compare optima of surfaces, parabolas and a law, and fit trends."""
+"""Analyse IsoFLOP surfaces.
+
+Choose the polynomial degrees, compare the optima of surfaces, parabolas and a law, and fit trends of the optima.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +167,7 @@ class Isoflops:
             for key, one in at_slices(self.sizes).items()
         ]
         agreeing, both = self.agreeing
-        notes = [f"surface and parabola are within each other's interval at {agreeing} of {both}"]
+        notes = [f"the optima by surface and parabola are within each other's interval at {agreeing} of {both} slices"]
         if agreeing < both / 2:
             notes.append(
                 f"! fewer than half: the surface does not follow the runs' curvature; prefer the parabolas' {star}"
@@ -197,7 +200,7 @@ class Isoflops:
     def _trends(self) -> Table:
         rows = [[one.what, self._held(one), one] for one in self.trends]
         columns = (Column(""), Column("at", words=True), Column("power of the budget", str, words=True))
-        return Table("Over budgets", columns, rows or [["no optimum is determined at three of them", None, None]])
+        return Table("Over budgets", columns, rows or [["no optimum is determined at three budgets", None, None]])
 
     def _held(self, one: IsoflopOptimum | Trend) -> str:
         """Return the fixed quantity of an optimum as text: ``S = 0.9``, ``N = 1e+09``."""

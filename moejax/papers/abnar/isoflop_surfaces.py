@@ -50,7 +50,7 @@ class DegreeSearch:
 
 
 def search_degrees(budgets: Sequence[Budget], *, seed: int = 0, progress: Progress | None = None) -> DegreeSearch:
-    """Cross-validate degrees 0 to 4 of log N, log sparsity and their product; an architecture's runs stay in one fold.
+    """Cross-validate degrees 0 to 4 of log N, log sparsity and their product. Runs of one architecture share a fold.
 
     Raises:
       UserError: the runs of some budget are too few for every combination.
@@ -152,7 +152,7 @@ class Surface:
     held_out_rmse: Interval
     """RMSE on the runs that a resample did not draw."""
     correlation: Interval
-    """Pearson correlation of measured and predicted losses on the same runs."""
+    """Pearson correlation of measured and predicted losses on the runs that a resample did not draw."""
 
 
 def fit_surfaces(
@@ -197,14 +197,14 @@ def _surface(budget: Budget, degrees: Degrees, resamples: int, seed: int, level:
 
 
 def pearson(predicted: Float[np.ndarray, " runs"], measured: Float[np.ndarray, " runs"]) -> float:
-    """Return the Pearson correlation; NaN for fewer than three runs, or if one side does not vary."""
+    """Return the Pearson correlation; NaN for fewer than three runs or if either input is constant."""
     if len(measured) < 3 or np.ptp(predicted) == 0 or np.ptp(measured) == 0:
         return float("nan")
     return float(np.corrcoef(predicted, measured)[0, 1])
 
 
 def _law(weights: np.ndarray, degrees: Degrees) -> IsoflopSurface:
-    """Return the law with these coefficients, in the order of its terms; they may be arrays."""
+    """Return the law with these coefficients, in the order of its terms. A coefficient may be an array."""
     values = iter(weights)
     size, sparsity, interaction = (tuple(next(values) for _ in range(degree)) for degree in degrees)
     return IsoflopSurface(size=size, sparsity=sparsity, interaction=interaction, offset=next(values))

@@ -44,7 +44,7 @@ class AbnarRecipe:
     total: Isoflops
     """Surfaces over total parameters (Figure 1a)."""
     active: Isoflops | None
-    """Surfaces over active parameters (Figure 1b); None if the table has none."""
+    """Surfaces over active parameters (Figure 1b); None if the table has no active parameters."""
     left_out: tuple[str, ...]
 
     @property

@@ -47,11 +47,8 @@ BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)
 SPARSITIES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 """Sparsities of Table 1."""
 SIZES = (5e8, 1e9, 2e9, 4e9)
-READINGS = {
-    name: f"{taken.meaning}, which {'the document' if name == DEFAULT else 'it'} does not give"
-    for name, taken in ACTIVE_PARAMS.items()
-}
-"""Assumptions about N_a(N, S) by their names in ``active_params.py``, starting with the default convention."""
+READINGS = {name: f"{taken.meaning}, which the document does not give" for name, taken in ACTIVE_PARAMS.items()}
+"""Assumptions about N_a(N, S), keyed by their names in ``active_params.py``, starting with the default convention."""
 
 
 def records() -> Records:
@@ -69,7 +66,7 @@ def records() -> Records:
 
 
 Convention = Callable[[Number, Number], Number]
-"""Active parameters by total parameters and sparsity."""
+"""Function that returns the active parameters for total parameters and a sparsity."""
 
 
 def _under_each(find: Callable[[Convention], Value]) -> list[Reading]:
@@ -126,7 +123,7 @@ SHARES = (
     *(BackboneByActive(ratio=ratio) for ratio in (0.1, 1.0, 2.0)),
     *(BackboneByTotal(share=share) for share in (0.1, 0.25, 0.5)),
 )
-"""Conventions with other shares of parameters outside the experts than in ``READINGS``."""
+"""Conventions whose shares of parameters outside the experts differ from those in ``READINGS``."""
 
 
 def _by_sparsity_at_other_shares() -> Records:
@@ -137,8 +134,8 @@ def _by_sparsity_at_other_shares() -> Records:
             steps = list(zip(SPARSITIES, map(trend, itertools.pairwise(values)), strict=False))
             turn = next((sparsity for sparsity, step in steps if step != published), None)
             name = f"{quantity} with S from 0 to 0.98 at C = 1e20, {taken.meaning}"
-            note = "" if turn is None else f"up to S = {turn:g} it {published}, and not beyond"
-            shown = Reading(trend(values), f"{taken.meaning}, which it does not give")
+            note = "" if turn is None else f"it {published} only up to S = {turn:g}"
+            shown = Reading(trend(values), f"{taken.meaning}, which the document does not give")
             yield record(where, name, published, shown, note=note, undefined=True)
 
 
@@ -148,8 +145,8 @@ def _sparsity_gain_by_budget() -> Records:
     first, last = (_loss(c, 0.0, taken) - _loss(c, 0.98, taken) for c in (BUDGETS[0], BUDGETS[-1]))
     name = "L* at S = 0 less L* at S = 0.98, with C from 3e19 to 1e21 ('no diminishing effect of sparsity')"
     note = (
-        "the sentence is about measured losses, which are not published, and Eq. 6 cannot refute it; by Eq. 6 with "
-        f"N_a = (1-S)·N the difference shrinks from {first:.2f} to {last:.2f} nats"
+        "the sentence is about measured losses, which are not published, so Eq. 6 cannot refute it; by Eq. 6 with "
+        f"N_a = (1-S)·N, the difference shrinks from {first:.2f} to {last:.2f} nats"
     )
     yield record("Section 3", name, "stays", None, note=note)
 
@@ -158,7 +155,7 @@ def _by_budget() -> Records:
     for sparsity in (0.5, 0.9, 0.95):
         for where, quantity, published, value, note in (
             ("Section 1", "N*", "rises", _size, ""),
-            ("Section 1", "N_a*", "falls", _active, "Figures 9 and 12 have it rise, as Eq. 6 does"),
+            ("Section 1", "N_a*", "falls", _active, "it rises in Figures 9 and 12, and by Eq. 6"),
             ("Figures 9 and 12", "N_a*", "rises", _active, ""),
         ):
             trends = _under_each(lambda taken, at=value, s=sparsity: trend(at(flops, s, taken) for flops in BUDGETS))
@@ -176,7 +173,7 @@ def _by_sparsity_and_budget() -> Records:
     for which, measure in enumerate(("in parameters", "as a share of N_a* at S = 0")):
         trends = _under_each(lambda taken, which=which: trend(fall(flops, taken)[which] for flops in BUDGETS))
         name = f"what N_a* falls by from S = 0 to 0.9, {measure}, with C from 3e19 to 1e21"
-        note = "the document does not say in which of the two N_a* falls faster"
+        note = "the document does not state which of the two measures it means"
         yield _trend("Section 6", name, "rises", trends, note, undefined=True)
 
 
@@ -193,7 +190,7 @@ def _by_size() -> Records:
         trends = _under_each(lambda reading, total=total: trend(_sparsity(flops, total, reading) for flops in BUDGETS))
         name = f"S* with C from 3e19 to 1e21, at N = {total / 1e9:g}B"
         yield _trend("Section 3 and Appendix D.2", name, "falls", trends)
-        note = "Section 3, Figure 4 and Appendix D.2 have it fall, as Eq. 6 does"
+        note = "it falls in Section 3, Figure 4 and Appendix D.2, and by Eq. 6"
         yield _trend("Section 6", name, "rises", trends, note)
     yield from _dense_thresholds()
     for flops in (1e20, 1e21):
@@ -243,7 +240,7 @@ def _fit() -> Records:
             f"largest mean Huber loss at delta = 1e-3 that a mean squared error of {squared:g} allows, {where}",
             f">={huber}",
             stated,
-            note=f"a sum over {math.ceil(float(huber) / stated)} runs or more, in place of a mean, would explain it",
+            note=f"a sum over at least {math.ceil(float(huber) / stated)} runs, instead of a mean, would explain it",
             implied=True,
         )
     for where, quantity, printed in (
@@ -275,8 +272,8 @@ def shape_of(model_dim: int, sparsity: Number) -> Architecture:
 
 def _flops_estimate() -> Records:
     widths = (512, 1024, 2048, 4096)
-    family = "models with d_model of 512 to 4096, 64 of it per layer; the document's shapes are not printed"
-    note = "attention scores, which 6·N_a leaves out, are a good part of a narrow model's FLOPs"
+    family = "models with d_model from 512 to 4096 and d_model/64 layers; the document's shapes are not printed"
+    note = "6·N_a omits attention scores, which are a large part of a narrow model's FLOPs"
     ratios: list[float] = []
     for sparsity in (0.0, 0.5, 0.75, 0.9, 0.95, 0.98):
         shapes = [shape_of(width, sparsity) for width in widths]

@@ -136,7 +136,7 @@ def by_length(inputs: FigureInputs) -> Figure:
 
 
 @ABNAR.experiment(
-    "15", law="", columns=ANSWERS, example=lengths_of_thought, shows="what a word of an answer is worth, by size"
+    "15", law="", columns=ANSWERS, example=lengths_of_thought, shows="score per word of an answer, by size"
 )
 def slopes(inputs: FigureInputs) -> Figure:
     """Draw Figure 15: the slopes of Figure 14's lines against active parameters, for dense and MoE models."""

@@ -64,7 +64,7 @@ class DomainLaws:
     domains: Mapping[str, Domain]
     single: FitResult
     fits: Mapping[str, FitResult]
-    """Fits by domain."""
+    """Fits, keyed by domain."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -97,7 +97,7 @@ class DomainLaws:
         }
 
     def all_fits(self) -> dict[str, FitResult]:
-        """Return every fit by name: the aggregate's fit and the domains' fits."""
+        """Return all fits, keyed by name: the aggregate's fit and the domains' fits."""
         return {AGGREGATE: self.single, **self.fits}
 
     def table(self) -> pd.DataFrame:

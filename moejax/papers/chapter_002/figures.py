@@ -192,9 +192,9 @@ def of_runs(inputs: FigureInputs) -> Figure:
         )
     return figure(
         "The frontier of runs",
-        "Left: every run at its compute 6·N_act·D; a line joins the dense or MoE runs that no such run with less "
-        "compute beats. Right: loss by the law fitted to the runs at the largest compute, over the trained range of "
-        "sizes and G; the lower edge is dense." + inputs.whose,
+        "Left: every run at its compute 6·N_act·D; lines join the dense runs, and the MoE runs, that no run of their "
+        "kind with less compute beats. Right: loss by the law fitted to the runs at the largest compute, over the "
+        "trained range of sizes and G; the lower edge is dense." + inputs.whose,
         panels,
         columns=2,
         height=3.3,

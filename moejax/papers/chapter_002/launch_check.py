@@ -1,10 +1,10 @@
 """Check whether a scaling law is accurate enough to launch a large training run.
 
 Book chapter "MoE Scaling Laws" (chapter 002), "How a frontier team validates a scaling-law prediction before launch".
-The chapter requires "two orders of magnitude in activated count and G"; the check requires them of both quantities. If
-only the active parameters had to span them, G would only need to vary enough to determine its exponent. The next check
-covers that reading, and the verdict mentions it if G spans less. "Re-fit a single correction term from one or two 16
-B-activated runs" (Listing 2, observation 3) is implemented as the refit of one coefficient to the held-out runs.
+The chapter requires "two orders of magnitude in activated count and G"; the check requires them of both quantities. The
+chapter may mean only the active parameters. G then only needs to determine its exponent, which the next check covers;
+the verdict mentions this if G spans less. "Re-fit a single correction term from one or two 16 B-activated runs"
+(Listing 2, observation 3) is implemented as the refit of one coefficient to the held-out runs.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class LaunchCheck:
         return self.fit if self.correction is None else self.correction.fit
 
     def fits(self) -> dict[str, FitResult]:
-        """Return the fits by name: the proxies' fit, and the corrected fit if there is one."""
+        """Return the fits, keyed by name: the proxies' fit, and the corrected fit if there is one."""
         return {"proxies": self.fit} | ({} if self.correction is None else {"corrected": self.correction.fit})
 
     @property
@@ -291,7 +291,7 @@ def launch_check(
 
     Raises:
       UserError: the law cannot be fitted to the proxies or has no such coefficient; the held-out runs do not determine
-        the coefficient; or the pilot has runs of the table.
+        the coefficient; or the pilot contains runs of the table.
     """
     if pilot is not None:
         _check_pilot(law, runs, pilot)
@@ -332,7 +332,7 @@ def launch_check(
 
 
 def _check_pilot(law: type, runs: Runs, pilot: Runs) -> None:
-    """Raise ``UserError`` if the pilot has runs of the table: a law must not be tested on runs it was fitted to."""
+    """Raise ``UserError`` if the pilot contains runs of the table, because a law must be tested on other runs."""
 
     def numbers(of: Runs) -> list[tuple[float, ...]]:
         inputs = known(of.design)
@@ -343,7 +343,7 @@ def _check_pilot(law: type, runs: Runs, pilot: Runs) -> None:
     again = [name for name, one in zip(pilot.names, numbers(pilot), strict=True) if one in seen]
     if again:
         raise UserError(
-            f"The pilot has {counted(len(again), 'run')} of the run table ({some(again, most=3)}; equal sizes and "
+            f"The pilot contains {counted(len(again), 'run')} of the run table ({some(again, most=3)}; equal sizes and "
             f"loss), so it cannot test a law that was fitted to this table. Give --pilot only the first losses of the "
             f"large training run, and remove them from the table."
         )
@@ -361,7 +361,7 @@ def _spans_of_expansion(law: type, proxies: Runs) -> list[Condition]:
     # The expansion is a quotient, so rounding may make a span of 100 slightly smaller.
     span = float(expansion.max() / expansion.min())
     holds = bool(span >= SPAN * (1 - 1e-9))
-    other = "" if holds else "; if only active parameters must span it, G must only determine its exponent (next check)"
+    other = "" if holds else "; if the chapter means only active parameters, G only needs to determine its exponent"
     return [Condition(name=name, outcome=f"a factor of {span:.3g}{other}", holds=holds)]
 
 

@@ -105,8 +105,8 @@ def _krajewski() -> Records:
     ]
     own, theirs = (trend(float(law(design)) for design in designs) for law in (LAW, credited))
     note = (
-        "Krajewski et al. (2024) have (g/G^gamma + a)/N^alpha, with N all parameters and G the width of a dense "
-        "feed-forward over an expert's: another G, and no effective parameter count"
+        "the term of Krajewski et al. (2024) is (g/G^gamma + a)/N^alpha, where N counts all parameters and G is the "
+        "width of a dense feed-forward over an expert's width: a different G, and no effective parameter count"
     )
     name = "loss by Krajewski et al., to whom the form is credited, as N_act falls at equal N_total"
     yield record("The effective parameter count", name, own, theirs, note=note, implied=True)
@@ -173,7 +173,7 @@ def _walkthrough() -> Records:
             ("alpha", LAW.params_scale, printed[0], printed[2]),
             ("beta", LAW.tokens_scale, f"{printed[1]}e12", printed[3]),
         ):
-            note = f"no one {letter} gives the three printed terms"
+            note = f"no single {letter} gives the three printed terms"
             exponent = -math.log(float(term) / scale) / math.log(float(base))
             what = f"{name}: {letter} that the printed term implies, {term} = {scale:g}·{base}^-{letter}"
             yield record(WALK, what, CONSTANTS[letter], exponent, note=note, implied=True)
@@ -183,7 +183,7 @@ def _walkthrough() -> Records:
     yield record(WALK, "from lowest loss", "DeepSeek, dense, Switch", ", ".join(name.split()[0] for name in order))
     dense, mixture, switch = losses.values()
     yield record(WALK, "DeepSeek's advantage over dense 70B", "0.056", dense - mixture, unit="nats")
-    note = "the order of the two rests on this difference"
+    note = "this difference determines the order of the two"
     yield record(
         WALK,
         "Switch's loss less that of dense 70B, 2.062 - 2.013",
@@ -205,7 +205,7 @@ def _listing() -> Records:
             tokens_printed,
             tokens / 1e12,
             unit="T",
-            note="the annotated tokens are about a sixth of the budget",
+            note="the annotated tokens are about a sixth of the tokens that the budget allows",
         )
         yield record(LISTING, f"{name}: L* that the listing prints", loss_printed, loss, unit="nats")
     yield record(LISTING, "tokens of the 37B mixture over those of dense 70B", "2", 70 / 37)
@@ -218,7 +218,7 @@ def _frontier() -> Records:
         yield record(FRONTIER, f"D_max at {active / 1e9:g}B activated", printed, *values, unit="T")
     cells = {(active, g): _at_budget(active, g) for active in GRID_ACTIVE for g in GRID_EXPANSION}
     active, expansion = min(cells, key=lambda cell: cells[cell])
-    note = "the loss falls with G without end, so that the best G is the largest of the grid"
+    note = "the loss always falls with G, so the best G is the largest of the grid"
     yield record(FRONTIER, "activated parameters of the best cell", "37", active / 1e9, unit="B")
     yield record(FRONTIER, "G of the best cell (16 to 24)", "<=24", expansion, note=note)
     yield record(FRONTIER, "tokens of the best cell", "14", _affordable(active) / 1e12, unit="T")
@@ -247,12 +247,12 @@ def _conclusions() -> Records:
     where, budgets = "What changes at the frontier", [10.0**power for power in range(15, 31)]
     gaps = [_gap(flops, 18.1) for flops in budgets]
     crossings = sum(one * other < 0 for one, other in itertools.pairwise(gaps))
-    note = "the mixture's optimum lies below the dense one at every compute from 1e15 to 1e30"
+    note = "the mixture's optimal loss is below the dense optimum at every compute from 1e15 to 1e30"
     yield record(
         where, "budgets at which mixtures start to win (one, near 5e22 FLOPs)", "1", crossings, note=note, implied=True
     )
     slope = math.log10(gaps[-1] / gaps[-2])
-    note = f"the gap goes with compute to the power {slope:.4f}"
+    note = f"the gap is proportional to compute to the power {slope:.4f}"
     yield record(where, "the gap between mixture and dense, with compute", "rises", trend(gaps), note=note)
     better = all(_gap(flops, g) > 0 for flops in (1e23, 1e24, 1e25) for g in (4.5, 8.0, 18.1, 64.0))
     yield record(where, "above 5e22 FLOPs every G > 4 beats dense", "yes", "yes" if better else "no")

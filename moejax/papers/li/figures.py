@@ -27,17 +27,17 @@ LAYERS = {2e9: (1408, 16), 7e9: (2048, 24), 14e9: (2560, 28), 70e9: (4096, 48)}
 SIZES = tuple(LAYERS)
 DEPTHS = (16, 20, 24, 32)
 RATE_COLUMNS = ("params_total", "params_active", "params_embedding", "num_experts", "tokens", "flops", "loss")
-"""Columns of a run table that points by activation rate need."""
+"""Columns that a run table needs for points by activation rate."""
 SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts", "expert_hidden", "tokens", "loss")
-"""Columns of a run table that points by shape need."""
+"""Columns that a run table needs for points by shape."""
 
 
 @LI.experiment(
     "1a", where="Figure 1a and Eqs. 18 to 26", columns=RATE_COLUMNS, shows="compute and loss by activation rate"
 )
 def compute(inputs: FigureInputs) -> Figure:
-    """Draw Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); with runs, also the
-    loss.
+    """Draw Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26). With runs, also draw
+    the loss.
     """
     ratios, tokens = [], []
     for total, colour in coloured(SIZES):
@@ -68,7 +68,7 @@ def compute(inputs: FigureInputs) -> Figure:
 
 
 def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], runs: DataFrame) -> str:
-    """Add the runs of a table to the panels, with a panel of their losses; return a sentence for the caption."""
+    """Add the runs of a table to the panels, add a panel of their losses, and return a sentence for the caption."""
     mixtures, dense = runs[runs["num_experts"] > 0], runs[runs["num_experts"] == 0]
     rates = {name: column(mixtures, name) - column(mixtures, "params_embedding") for name in RATE_COLUMNS[:2]}
     rate = rates["params_active"] / rates["params_total"]
@@ -110,7 +110,7 @@ def _losses_by_shape(runs: DataFrame) -> list[Panel]:
 
 @LI.experiment("7", where="Figure 7 and Eq. 27", columns=SHAPE_COLUMNS, shows="shape ratios, and loss by them")
 def shapes(inputs: FigureInputs) -> Figure:
-    """Draw Figure 7's variables: μ by aspect and size, and β by μ and r_a; with runs, also their losses."""
+    """Draw Figure 7's variables: μ against aspect, and β against r_a. With runs, also draw their losses."""
     aspect = np.geomspace(30, 250, 41)
     by_aspect, by_rate = [], []
     for layers, colour in coloured(DEPTHS):

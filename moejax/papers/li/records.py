@@ -58,7 +58,7 @@ def records() -> Records:
 
 
 NORMALISED, PLAIN = ("1.6726", "1.6752"), ("1.6712", "1.6750")
-"""Losses of Table 5, with and without a shared expert."""
+"""Losses of Table 5 with and without normalisation, each with and without a shared expert."""
 
 
 def _normalised() -> Record:
@@ -70,8 +70,8 @@ def _normalised() -> Record:
         "losses of Table 4's last group, all with Norm = True, that Table 5 does not have without normalisation",
         str(len(group)),
         elsewhere,
-        note="1.6712 is a shared ratio in Table 4 and 1dense with a shared expert, not normalised, in Table 5: one "
-        "run, or two of equal loss; the tables are pictures",
+        note="1.6712 is the loss of a shared ratio in Table 4, and of 1dense with a shared expert and without "
+        "normalisation in Table 5: one run, or two runs of equal loss; the tables are images",
         implied=True,
         undefined=True,
     )
@@ -154,9 +154,9 @@ def _token_multiplier() -> Records:
             f"about {1 / rate:.4g}",
             exact,
             inputs={"S": SEQUENCE, "gamma_m": round(context, 3)},
-            note="neither how rough 'roughly' is nor the sequence length of the sweep is printed; at the S = 16384 "
-            "that is stated for the search over shapes, attention scores, which do not fall with r_a, are most of a "
-            "sparse model's FLOPs",
+            note="the document gives neither a tolerance for 'roughly' nor the sequence length of the sweep; at "
+            "S = 16384, stated for the search over shapes, most of a sparse model's FLOPs are attention scores, which "
+            "do not fall with r_a",
             undefined=True,
         )
     ratios = [float(LAW(_design(rate))["compute_ratio"]) for rate in rates]
@@ -166,9 +166,9 @@ def _token_multiplier() -> Records:
     counted = flops_per_token(_dense(), SEQUENCE)
     value = counted.training / counted.forward
     yield record("Eq. 5", "C over M·D", "3", value)
-    note = "Eq. 5 has C = 3·M·D with M of the forward pass"
+    note = "in Eq. 5, C = 3·M·D, and M counts the forward pass"
     step = counted.training / (3 * counted.forward)
-    whole = Reading(step, "M of Table 7 as of a training step, forward and backward, and not of Eq. 5")
+    whole = Reading(step, "M in Table 7 as the FLOPs of a training step, forward and backward, instead of Eq. 5's M")
     yield record("Table 7", "C over M·D", "1", value, whole, note=note)
 
 
@@ -180,8 +180,8 @@ def _doubling() -> Records:
             value = float(doubled[f"{name}_doubled"] / doubled[name])
             name = f"growth of {quantity} from 7B to 14B at r_a = 0.2 and {name_of_mu} ('roughly 2')"
             note = (
-                "the text speaks of a large mu and does not say how large; by Eq. 27 beta' = 2 beta + 4/3, and at "
-                "mu = 22 the constant is not small beside beta"
+                "the text assumes a large mu without giving a value; by Eq. 27, beta' = 2 beta + 4/3, and at mu = 22 "
+                "the constant is not small compared with beta"
             )
             yield record(where, name, "about 2", value, note=note, undefined=True)
     bare = resources.activation_rate(0.0, 22.0)
@@ -234,7 +234,7 @@ def _recipe() -> Records:
         yield record("Table 8", f"difference of {name}", printed, own - llama, unit="%")
     yield record("Table 8", "sum of the recipe", "100.0", sum(own for own, _, _ in TABLE_8.values()), unit="%")
     llama = sum(llama for _, llama, _ in TABLE_8.values())
-    note = "LLaMA-1 has 2.5 % of arXiv, which makes it 100"
+    note = "LLaMA-1 has 2.5 % of arXiv, which makes the sum 100"
     yield record("Table 8", "sum of the LLaMA-1 recipe", "100.0", llama, unit="%", note=note)
     parts = 1.69 + 0.13 + 3.24
     yield record("Table 8", "Wikipedia, summed over its languages", "5.06", parts, unit="%")

@@ -86,7 +86,7 @@ def _swept(
 
 
 def balances() -> pd.DataFrame:
-    """Return the granularity sweep with two balance weights; with the weak weight, the loss also rises with
+    """Return the granularity sweep with two balance weights. With the weak weight, the loss also rises with
     granularity."""
     usual = architectures().query("sweep == 'granularity'").assign(balance_weight=1.0)
     weak = usual.assign(balance_weight=0.1, loss=usual["loss"] + 0.006 * np.log2(usual["granularity"]) ** 1.5)
@@ -223,8 +223,8 @@ of 30 % to 40 %.
 
 
 def _over_usual(table: DataFrame, axis: Axis, label: Callable[[float], str]) -> list[Panel]:
-    """Return a panel of each value's leverage relative to the baseline, by loss-compute curves (Figures 14b and
-    14d)."""
+    """Return a panel of each value's leverage relative to the baseline, computed from loss-compute curves (Figures 14b
+    and 14d)."""
     table = _sweep(table, axis)
     table = table.assign(**{axis.column: table[axis.column].round(2)})
     lines = curves_of(table, axis.column, "flops", "loss", label)

@@ -62,7 +62,7 @@ def loss_curves() -> pd.DataFrame:
     columns=("activation", "granularity", "scale", "exponent", "irreducible", "least_flops", "most_flops"),
     from_runs=from_runs(curve_table),
     example=loss_curves,
-    shows="what efficiency leverage is",
+    shows="definition of efficiency leverage",
 )
 def definition(inputs: FigureInputs) -> Figure:
     """Draw Figure 1a: the dense model's compute divided by the MoE model's at equal loss.

@@ -118,7 +118,7 @@ def architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joint_law(points: Runs, starts: Starts) -> JointLaw:
-    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``; return it with all residuals and its errors on larger ones.
+    """Fit Eq. 4 to the leverages below ``TRAINED_BELOW``, and compute residuals of all and errors on larger leverages.
 
     ``points.loss`` contains the leverages.
 

@@ -172,7 +172,7 @@ def allocation_law(
 def _cells(
     mask: Bool[np.ndarray, " runs"], budget: Int[np.ndarray, " runs"], family: Int[np.ndarray, " runs"] | None
 ) -> Iterator[Bool[np.ndarray, " runs"]]:
-    """Yield a mask for the runs of each group at each budget; without ``family``, all runs are one group."""
+    """Yield a mask for the runs of each group at each budget. Without ``family``, all runs are one group."""
     family = np.zeros_like(budget) if family is None else family
     for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
         yield mask & (budget == number) & (family == own)
@@ -190,7 +190,7 @@ def _laws(
     """Fit a power of compute to every output; return no law for fewer than ``LEAST_LEVELS`` budgets.
 
     Args:
-      outputs: column of every output, by the first word of its two coefficients.
+      outputs: column of every output, keyed by the first word of its two coefficients.
       budget: budget of every point; by default, points with equal FLOPs share a budget.
     """
     levels = len(np.unique(points["flops"] if budget is None else budget))

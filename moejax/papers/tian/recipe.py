@@ -153,14 +153,15 @@ class TianRecipe:
 
     @property
     def laws(self) -> dict[str, Any]:
-        """Fitted laws for figures by name: Eq. 4, and the hyperparameter law of MoE models."""
+        """Fitted laws that figures use, keyed by law name: Eq. 4 (``leverage``) and the hyperparameter law of MoE
+        models."""
         joint = self.leverage and self.leverage.joint
         laws: dict[str, Any] = {"leverage": joint.law} if joint else {}
         mixtures = [one.law for one in self.hyperparameters if one.part == "mixtures"]
         return laws | ({"hyperparameters": mixtures[0]} if mixtures else {})
 
     def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
-        """Return every fit by name, with its uncertainty, so that a saved fit gives intervals without the runs.
+        """Return every fit with its uncertainty, keyed by name. A saved fit then gives intervals without the runs.
 
         ``leverage`` is Eq. 4; ``curve-dense`` and ``curve-A4.62-G2`` are loss-compute curves, with A in percent.
 
@@ -337,7 +338,7 @@ def _parts(ratio: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _families(ratio: np.ndarray, granularity: np.ndarray) -> np.ndarray:
-    """Return a number per activation ratio and granularity."""
+    """Return a group number for every run. Runs with equal activation ratio and granularity form a group."""
     return np.unique(np.stack([ratio, granularity]), axis=1, return_inverse=True)[1]
 
 

@@ -46,10 +46,10 @@ COUNTS: dict[str, Callable[[Architecture], Number]] = {
         FLOPS["tian-printed"].per_token(a, 4096) - 3 * flops_per_token(a, 4096).unembedding
     ),
     "all products, logits too": lambda a: FLOPS["exact"].per_token(a, 4096),
-    "the same with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
-    "the same with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
+    "all products, with half of the scores by a causal mask": lambda a: FLOPS["exact-causal"].per_token(a, 4096),
+    "all products, with as many key-value heads as heads": lambda a: FLOPS["exact"].per_token(multi_head(a), 4096),
 }
-"""Functions that count training FLOPs per token at sequences of 4096 tokens, by their assumptions."""
+"""Functions that count training FLOPs per token at sequences of 4096 tokens, keyed by their assumptions."""
 
 NOT_PUBLISHED = "the losses of the runs are not published"
 
@@ -74,7 +74,7 @@ def _constants() -> Records:
     ):
         yield from constants(record, where, law, printed)
     sign = "positive" if LEVERAGE.flops_slope > 0 else "negative"
-    note = "with Table 6's negative d leverage grows with compute, as the text means"
+    note = "with Table 6's negative d, leverage grows with compute, which the text intends"
     yield record("Section 4.2.2", "sign of d", "positive", sign, note=note)
 
 
@@ -114,7 +114,7 @@ def _leverage() -> Records:
         in_range = 7 < _el(law, 0.031, 12.0, 1e22) < 8 and 8 <= _best_granularity(law) <= 12
         return "yes" if in_range else "no"
 
-    bases = "the document does not print the bases of its logarithms, and no other pair of 2, e and 10 does it"
+    bases = "the document does not print the bases of its logarithms, and no other pair of 2, e and 10 gives this"
     where = "Abstract, Sections 1 and 5"
     name = "EL between 7 and 8 at A = 3.1 %, G = 12, C = 1e22, with the best G between 8 and 12"
     yield record(where, name, "yes", *each(fits), note=bases)
@@ -146,8 +146,8 @@ def _leverage() -> Records:
     rounded = [_el(law, 0.034, 12.0, 1e22) for law in _that_round_to_table_6()]
     note = (
         "A = 3.4 % is Table 3's (E_a + E_s)/(E + E_s); the prediction's A = 3.1 % is E_a/E = 12/384 of the same model, "
-        f"with which EL is {_el(LEVERAGE, 12 / 384, 12.0, 1e22):.4g}; the rounding of Table 6's coefficients alone "
-        f"moves EL at 3.4 % from {min(rounded):.2f} to {max(rounded):.2f}"
+        f"for which EL is {_el(LEVERAGE, 12 / 384, 12.0, 1e22):.4g}; within the rounding of Table 6's coefficients, "
+        f"EL at 3.4 % is between {min(rounded):.2f} and {max(rounded):.2f}"
     )
     yield record("Section 5", "EL of MoE-mini at its stated A = 3.4 % and G = 12, C = 1e22", ">7", *own, note=note)
     falling = (0.5, 0.25, 0.1, 0.03, 0.008)
@@ -188,9 +188,9 @@ def _activation_ratios() -> Records:
     """Yield every printed activation ratio, computed by Table 3's definition and by the two definitions of the
     labels."""
     note = (
-        "Table 3 has A = (E_a + E_s)/(E + E_s), by which the paper's ratios of 3.1 and 0.8 % are 4.6 and 1.2 %; the "
-        "data of Table 6 are labelled E_a/E, those of Appendix E.1 (E_a + E_s)/E. Which A Eq. 4 was fitted in is not "
-        "said: Table 3's is used here, and the other where a printed label is compared"
+        "Table 3 defines A = (E_a + E_s)/(E + E_s), which gives 4.6 and 1.2 % for the paper's ratios of 3.1 and 0.8 %; "
+        "the data of Table 6 are labelled with E_a/E, those of Appendix E.1 with (E_a + E_s)/E. The document does not "
+        "state which A is in Eq. 4: Table 3's is used here, and the label's where a printed label is compared"
     )
     for where, quantity, experts, active, printed in (
         ("Abstract", "A of MoE-mini's prediction", 384, 12, "3.1"),
@@ -230,7 +230,7 @@ def _sizes() -> Records:
         Reading(PARAMS["tian"].active(MINI.replace(num_dense_layers=0)) / 1e9, "no dense layer"),
         Reading(PARAMS["tian"].active(MINI.replace(num_dense_layers=3)) / 1e9, "three dense layers"),
     )
-    note = "no count of its parts gives it, and the document does not say which parts N_a has"
+    note = "no count of the model's parts gives this number, and the document does not state which parts N_a includes"
     yield record("Table 1", "N_a of MoE-mini", "0.85", *values, unit="B", note=note, undefined=True)
     yield record("Table 1", "N_a of MoE-mini in its name (A0.8B)", "0.8", *values, unit="B")
     note = "G = 12 would need d_expert = 341; Table 1 has 384"
@@ -245,7 +245,7 @@ def _sizes() -> Records:
     yield record("Abstract", name, ">7", *ratios, note=note)
     spent = [Reading(count(MINI) * 1e12, reading) for reading, count in COUNTS.items()]
     name = "training FLOPs of MoE-mini on 1T tokens, for the 1e22 of EL"
-    note = "EL grows with C, so that at these FLOPs it is below what is predicted for 1e22"
+    note = "EL grows with C, so at these FLOPs it is below the prediction for 1e22"
     yield record("Section 5", name, "1e22", *spent, note=note, implied=True)
     yield record("Appendix L", "size of the final MoE model", "16", layers[1], unit="B", note="Table 1 has 17.5B")
     hours = 360_000 + 200_000 + 120_000

@@ -21,7 +21,7 @@ from moejax.run_table import DataFrame
 
 SCORE = Axis("mean_score_percent", "mean score, %")
 CATEGORIES: Mapping[str, str] = {task: category for category, tasks in TASKS.items() for task in tasks}
-"""Categories of Table 7 by task."""
+"""Categories of Table 7, keyed by task."""
 READS = ("model", "tokens", "task", "score")
 
 

@@ -65,7 +65,7 @@ GROUPS = (
 BATCHES_12 = ("96", "160", "224", "320", "512", "768")
 """Batch sizes of Table 12, by group."""
 SEARCHED = {"eta": ("learning_rate", "<=-9"), "B in tokens": ("batch_tokens", ">=18")}
-"""Bounds, in log2, of the grid that Appendix E.1 searches from 3e17 to 3e20 FLOPs, on the side of small budgets."""
+"""Largest learning rate and smallest batch size, in log2, of Appendix E.1's search from 3e17 to 3e20 FLOPs."""
 
 EXPERTS = (64, 128, 192, 256, 384, 512)
 """Routed experts of Table 9, in the order of ``TABLE_9``."""
@@ -131,7 +131,7 @@ TABLE_7 = {
         (58.0, 29.8, 62.9, 36.8, 42.6, 2.9, 28.6, 33.5, 17.6),
     ),
 }
-"""Printed means of Dense-6.1B and MoE-mini, then their scores, by category."""
+"""Printed means of Dense-6.1B and MoE-mini, then their scores, keyed by category."""
 
 TASKS = {
     "General/Reasoning": (
@@ -149,7 +149,7 @@ TASKS = {
         *("Gaokao2023-Math-En", "GAOKAO-Math24"),
     ),
 }
-"""Tasks of Table 7 by category, in the order of their scores in ``TABLE_7``."""
+"""Tasks of Table 7, keyed by category, in the order of their scores in ``TABLE_7``."""
 
 
 def records() -> Records:
@@ -168,21 +168,23 @@ def records() -> Records:
 
 def _hyperparameters() -> Records:
     law = published("hyperparameters", "tian-2025").law
-    note = "the columns are power laws of the maximum training FLOPs, with other constants than Eq. 5's"
+    note = "the columns are power laws of the maximum training FLOPs, with constants that differ from Eq. 5's"
     for group, batch_12 in zip(GROUPS, BATCHES_12, strict=True):
         at = f"at {short(group.flops)} FLOPs"
         best = law(Design(flops=group.flops))
         eta, sequences = best["learning_rate"], best["batch_tokens"] / 4096
         yield record("Tables 8 to 11", f"eta {at}, by Eq. 5", group.rate, eta, note=note)
         yield record("Tables 8 to 11", f"B {at}, by Eq. 5", group.batch, sequences, unit="sequences", note=note)
-        slip = "Tables 8 to 11 have a tenth of it at the same FLOPs"
+        slip = "Tables 8 to 11 have a tenth of this rate at the same FLOPs"
         yield record("Table 12", f"eta {at}, as Table 8 has it", group.rate_12, float(group.rate), note=slip)
-        slip = "Eq. 5 has a batch of C alone, and Tables 8 to 11 and 14 print another one at the same FLOPs"
+        slip = "by Eq. 5 the batch depends only on C, but Tables 8 to 11 and 14 print a different one at the same FLOPs"
         values = int(group.batch), Reading(sequences, "by Eq. 5")
         yield record("Table 12", f"B {at}, as Table 8 has it", batch_12, *values, unit="sequences", note=slip)
     for flops in (3e17, 1e18, 3e20):
         for name, (column, end) in SEARCHED.items():
-            note = "the grid was searched from 3e17 FLOPs on, where Eq. 5 has larger rates and smaller batches"
+            note = (
+                "the search begins at 3e17 FLOPs, where Eq. 5 gives larger rates and smaller batches than the grid has"
+            )
             value = math.log2(law(Design(flops=flops))[column])
             what = f"log2 of {name} by Eq. 5 at {short(flops)} FLOPs, in the grid that was searched"
             yield record("Eq. 5 and Appendix E.1", what, end, value, note=note, implied=True)
@@ -203,8 +205,8 @@ def _largest_budget() -> Record:
         "largest compute budget of the architecture experiments",
         "3e20",
         max(group.flops for group in GROUPS),
-        note="each of the budgets 1e18 to 3e20 of Appendix F.1 is half of a model's 'Max training FLOPs'; whether "
-        "losses are read at half of a training is not said",
+        note="each of the budgets 1e18 to 3e20 of Appendix F.1 is half of a model's 'Max training FLOPs'; the document "
+        "does not state whether losses are read at half of the training",
         undefined=True,
     )
 
@@ -266,7 +268,7 @@ def _shared_experts() -> Records:
 def _dense_layers() -> Records:
     for group in GROUPS:
         name, value = f"d_ffn of the dense layers at d_model = {group.width}", 3 * TABLE_9[group.width][0]
-        note = "Appendix F.4 sets it to the width of the active experts together, 3·d_expert, for equal FLOPs"
+        note = "for equal FLOPs, Appendix F.4 sets d_ffn to the total width of the active experts, 3·d_expert"
         yield record("Table 11", name, group.dense_hidden, value, note=note)
 
 
@@ -279,7 +281,7 @@ FORMS = {
         "tian"
     ].per_token(model, 4096),
 }
-"""Functions that compute M, by their assumptions about Appendix I."""
+"""Functions that compute M, keyed by their assumptions about Appendix I."""
 
 
 def _table_12() -> list[tuple[Group, list[Architecture]]]:
@@ -289,7 +291,7 @@ def _table_12() -> list[tuple[Group, list[Architecture]]]:
 
 def _equal_compute() -> Records:
     where, most = "Table 12 and Appendix I", dict.fromkeys(FORMS, 0.0)
-    note = "Eq. 10 has 1 for 2, and the shared expert 4 for 6"
+    note = "Eq. 10 has 1 instead of 2, and the shared expert has 4 instead of 6"
     for group, models in _table_12():
         spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
         most = {name: max(most[name], spread[name]) for name in FORMS}
@@ -300,11 +302,11 @@ def _equal_compute() -> Records:
 
 
 def _attention_shares(model: Architecture) -> dict[str, float]:
-    """Return attention's percentage of a model's FLOPs, by assumption about Eqs. 10 to 12."""
+    """Return attention's percentage of a model's FLOPs, keyed by the assumption about Eqs. 10 to 12."""
     f = flops_per_token(model, 4096)
     whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
     experts = f.routed_experts + f.shared_experts
-    fixed = "2 for 1 in Eq. 10 and 6 for 4 in the shared expert"
+    fixed = "2 instead of 1 in Eq. 10 and 6 instead of 4 in the shared expert"
     parts = {
         "": (whole - 2 * model.model_dim**2 * model.num_layers, experts - f.shared_experts / 3 + f.unembedding),
         fixed: (whole, experts + f.unembedding),

@@ -1,6 +1,6 @@
 """Draw Zhao et al. (2025), Figures 8, 10 and 13: coefficients of the marginal laws against the fixed factors.
 
-Curves are coefficients by the joint law; open circles are the same at the settings of Table 6. Points are fits to
+Curves show the joint law's coefficients, and open circles show them at the settings of Table 6. Points are fits to
 groups of a table's runs, which ``moejax fit --recipe zhao`` writes to ``marginal_coefficients.csv``.
 """
 

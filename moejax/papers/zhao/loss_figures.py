@@ -185,7 +185,7 @@ for _experiment in EXPERIMENTS:
     ZHAO.experiment(_experiment.number, columns=READS, shows=_experiment.shows)(_experiment)
 
 
-@ZHAO.experiment("14", shows="what the shared share changes, by size")
+@ZHAO.experiment("14", shows="effect of the shared share, by size")
 def shared_by_size(inputs: FigureInputs) -> Figure:
     """Draw Figure 14: the effect of S, above its minimum, by model size at 50B tokens."""
     pairs = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))

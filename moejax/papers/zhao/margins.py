@@ -67,7 +67,7 @@ COLUMNS = {
     "G": "active_experts",
     "S": "shared_share",
 }
-"""Columns of the coefficient table by the paper's letters."""
+"""Columns of the coefficient table, keyed by the paper's letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ def _groups(held: Iterable[np.ndarray], runs: Runs) -> list[np.ndarray]:
 
 
 def factor_values(runs: Runs) -> dict[str, np.ndarray]:
-    """Return the five factors by the paper's letters; ratios are rounded so that equal ratios compare equal."""
+    """Return the five factors, keyed by the paper's letters. Ratios are rounded, so that equal ratios compare equal."""
     design = runs.design
     if missing := [name for name in INPUTS if getattr(design, name) is None]:
         raise UserError(f"The recipe reads {', '.join(INPUTS)}, but the runs have no {', '.join(missing)}.")
@@ -260,7 +260,7 @@ class Hook:
 
     @property
     def best(self) -> float | None:
-        """G at the minimum; None without a minimum."""
+        """G that minimises this coefficient; None if the coefficient has no minimum."""
         (e, _), (f, _) = self.coefficients["e"], self.coefficients["f"]
         return float(np.sqrt(f / e)) if min(e, f) > 0 else None
 
@@ -289,7 +289,7 @@ class Hooks:
             Column("coefficient of Eq. 7"),
             *(Column(part, _with_error, words=True) for part in PARTS),
             Column("best G", ".4g"),
-            Column("e/f from that of a, standard errors", ".2f"),
+            Column("e/f minus e/f of a, standard errors", ".2f"),
         )
         rows = [[one.symbol, *one.coefficients.values(), one.best, one.apart] for one in self.hooks]
         value, error = self.hooks[-1].coefficients["tau"]
@@ -297,7 +297,7 @@ class Hooks:
         off = f"{abs(value / error):.2g} standard errors"
         notes = [
             f"In Eq. 9, e and f of all three are proportional, and h has no tau; here tau of h is {off} from 0.",
-            f"In Eq. 7, N_a and N have no exponents in h·N_a/N; fitted exponents are {exponents} (± standard error).",
+            f"In Eq. 7, N_a and N have the exponent 1 in h·N_a/N; fitted exponents are {exponents} (± standard error).",
         ]
         return Table("Hooks of a, c and h in G (Figure 10)", columns, rows, notes, key="hooks")
 

@@ -178,7 +178,7 @@ def _shares() -> Records:
         "13",
         100 * min(lows),
         unit="%",
-        note="the document does not say what of Table 3's nine lowest values 13 % is; "
+        note="the document does not state which statistic of Table 3's nine lowest values 13 % is; "
         f"their mean is {100 * statistics.mean(lows):.1f} %, their median {100 * statistics.median(lows):.1f} %",
         undefined=True,
     )
@@ -188,7 +188,7 @@ def _shares() -> Records:
         "of nine ranges of S at 0.001 nats, those that contain all of [0.13, 0.31] (most)",
         ">=5",
         sum(low <= 0.13 for low in lows),
-        note="the document has appropriate S 'approximately distributed' in [0.13, 0.31] for the majority of models, "
-        "which need not mean that each range holds all of it",
+        note="the document states that appropriate S are 'approximately distributed' in [0.13, 0.31] for the majority "
+        "of models; single ranges need not contain this whole interval",
         undefined=True,
     )

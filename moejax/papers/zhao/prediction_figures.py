@@ -28,7 +28,7 @@ from moejax.report.plots import PREDICTIONS, FromRuns
 from moejax.report.synthetic import NOISE
 
 LAWS = {"Eq. 4": "two_factor", "Eq. 7": "three_factor", "Eq. 9": "four_factor", "Eq. 11": "five_factor"}
-"""Equations of the nested laws, with their laws' names in ``moejax compare``."""
+"""Names of the nested laws in ``moejax compare``, keyed by equation."""
 STEPS = {
     "6": ("Eq. 4", "N and D"),
     "7": ("Eq. 7", "N, D and N_a"),

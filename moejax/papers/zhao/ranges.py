@@ -55,8 +55,8 @@ class Model:
 
 
 def published_models(names: Sequence[str]) -> list[Model]:
-    """Return the named catalogue models with their authors' sizes; without names, Table 3's nine models with its
-    sizes."""
+    """Return the named catalogue models with their authors' sizes. Without names, return Table 3's nine models with the
+    printed sizes."""
     if not names:
         return [
             _published(name, entry, float(total) * 1e9, float(active) * 1e9)
@@ -138,7 +138,7 @@ def ranges(
 
 
 def _beyond(models: Sequence[Model], asked: RangeLimits, fitted: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Return sentences on the models' sizes, and the requested G and S, that are farthest outside the fitted range."""
+    """Describe the model sizes farthest outside the fitted range, and a requested G or S outside it."""
     farthest: dict[str, tuple[float, str]] = {}
     for model in models:
         for name, size in (("params_total", model.total), ("params_active", model.active)):

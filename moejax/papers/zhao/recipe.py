@@ -78,7 +78,7 @@ class ZhaoRecipe:
     active: tuple[Margin, ...]
     """Margins of N_a with Eq. 11's exponent."""
     structures: tuple[AtStructure, ...]
-    """Eq. 7 at every G and S whose runs determine its a, c and h."""
+    """Fits of Eq. 7 at every G and S whose runs determine a, c and h."""
     hooks: Hooks | None
     without_hooks: str
     """Reason why there are no hooks, as a sentence; empty if there are hooks."""
@@ -100,8 +100,7 @@ class ZhaoRecipe:
         return self.nested[-1].fit.law
 
     def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
-        """Return every fit by its law's name, with its uncertainty, so that a saved fit gives intervals without the
-        runs.
+        """Return every fit with its uncertainty, keyed by law name. A saved fit then gives intervals without the runs.
 
         Args:
           dropped: messages about omitted table rows, with reasons.
@@ -266,7 +265,7 @@ def step(name: str, runs: Runs, held_out: Split | None, *, starts: Starts | None
 
 
 def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
-    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10 with the joint ``law``, by default fitted to the runs.
+    """Return ``coefficient_table`` for Eqs. 5, 7, 8 and 10. The joint ``law`` is fitted to the runs by default.
 
     Raises:
       UserError: the runs lack an input of Eq. 11, or there are too few.

@@ -52,7 +52,7 @@ def records() -> Records:
 
 def _words() -> Records:
     """Yield statements that contradict other parts of the document."""
-    note = "Section 3 has WSD for all experiments; Appendix B and Table 1 have a decay by a cosine"
+    note = "Section 3 states WSD for all experiments, but Appendix B and Table 1 state a cosine decay"
     yield record("Section 3, Appendix B and Table 1", "schedule of the learning rate", "WSD", "cosine", note=note)
     note = "Eqs. 16 and 23 have s where Eqs. 1, 11 and 15 and Table 2 have epsilon"
     yield record("Appendices D and F", "letter of the irreducible loss", "epsilon", "s", note=note)
@@ -98,7 +98,7 @@ def _shared_share_by_size() -> Records:
     11."""
     where, note = (
         "Section 4.5, Appendix C.5 and Figure 14",
-        "by Eq. 11 m and n are those of Table 2 times 1/N^alpha + k/N_a^alpha + h·N_a/N, which falls with N",
+        "by Eq. 11, m and n are Table 2's values times 1/N^alpha + k/N_a^alpha + h·N_a/N, a factor that falls with N",
     )
     sizes = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))
     along = {
@@ -125,8 +125,8 @@ def _compute_curve() -> Records:
     yield record("Eq. 33", "exponent of C", "-0.158", None, Reading(float(limit.exponent), reading))
     for flops in (1e20, 1e22, 1e24, 1e26):
         note = (
-            "Eq. 33 leaves out the term with h, which grows with compute, and lies below the exact optimum: "
-            f"{EQUATION_33(Design(flops=flops)):.4f} where that is {_exact(flops):.4f}"
+            "Eq. 33 omits the term with h, which grows with compute, and is below the exact optimum: "
+            f"{EQUATION_33(Design(flops=flops)):.4f} instead of {_exact(flops):.4f}"
         )
         name = f"L* of Eqs. 30 to 32 less that of Eq. 33, at C = {short(flops)}"
         yield record("Eq. 33", name, "0.00", _missing(flops), unit="nats", note=note, implied=True)
@@ -149,7 +149,7 @@ def _without_end_of_compute() -> Records:
     total, shape = 1e12, (7.0, 0.31)
     share = optima.optimal_active_share(LAW, total, *shape).value["active_share"]
     best = optima.with_experts(*shape, params_total=total, params_active=share * total, tokens=math.inf)
-    note = "the term with h stops N_a at Eq. 14's share of N, where L* stays above C_0"
+    note = "the term with h limits N_a to Eq. 14's share of N, so L* stays above C_0"
     yield record("Eq. 33", "L* at N = 1T as C grows without end", "1.87", float(LAW(best)), unit="nats", note=note)
 
 

@@ -39,7 +39,7 @@ TOTALS = {
     3964: ("3.96B", 33), 1209: ("1209M", 33), 7255: ("7255M", 33),
     121: ("121M", 32), 93: ("30M", 16), 175: ("30M", 32), 340: ("30M", 64),
 }  # fmt: skip
-"""Shape and total width of a layer's experts, in units of the shape's expert, by N in millions."""
+"""Shape and total width of a layer's experts, in units of the shape's expert, keyed by N in millions."""
 
 WIDENINGS = {
     (247, 31): 0.5, (496, 64): 0.5, (496, 170): 2, (496, 312): 4, (496, 453): 6,
@@ -48,7 +48,7 @@ WIDENINGS = {
     (7255, 1960): 1.5, (7255, 2479): 2, (7255, 3517): 3, (7255, 6632): 6,
     (3964, 453): 2 / 5, (3964, 566): 3 / 5,
 }  # fmt: skip
-"""Values of Appendix H's u by N and N_a in millions: active width / width of Table 1's five active experts."""
+"""Values of Appendix H's u, active width / width of Table 1's five active experts, keyed by N and N_a in millions."""
 
 WITHOUT_SHARED = (22, 30, 41)
 """N_a in millions of the small experiments on G, whose active width is four experts and which have no shared expert."""
@@ -69,8 +69,8 @@ def widths(total: int, active: int) -> tuple[str, Number, Number]:
 def model(
     name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Number = 0
 ) -> Architecture:
-    """Return a model with this shape, by default with Table 1's experts. Its vocabulary is irrelevant to Eqs. 2 and
-    3."""
+    """Return a model with this shape, by default with Table 1's experts. Eqs. 2 and 3 do not depend on its
+    vocabulary."""
     layers, heads, hidden, expert = shape(name)
     return Architecture(
         vocab_size=1,

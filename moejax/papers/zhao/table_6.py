@@ -118,7 +118,7 @@ def _sizes() -> Records:
 
 def _sizes_without_shapes() -> Records:
     """Yield sizes of Table 6 whose layers and widths are not printed."""
-    reading = "layers and widths that are printed nowhere, found as those that give the printed N and N_a"
+    reading = "layers and widths that are not printed, inferred from the printed N and N_a"
     pairs = dict.fromkeys((round(run.total / 1e6), round(run.active / 1e6)) for run in table_6())
     rows: dict[str, tuple[str, Number, dict[str, Any]]] = {}
     for total, active in pairs:
@@ -149,7 +149,7 @@ def _appendix_h() -> Records:
         yield _millions(where, f"N_a at u = {widening}", active, own_active, inputs=inputs)
         yield record(where, f"N at u = {widening}", "2.4", own_total / 1e3, unit="B", inputs=inputs)
     most = max(float(experts) for _, experts, _ in APPENDIX_H.values())
-    note = "Section 3 says so of the validation, and Appendix H has 260 already in the runs for fitting"
+    note = "Section 3 states this limit for the validation runs, but Appendix H already has 260 in the runs for fitting"
     yield record("Abstract and Section 3", "most experts in any experiment", "<=256", most, note=note)
 
 
@@ -162,7 +162,7 @@ def _counts() -> Records:
     yield record("Appendix C.1", "experiments for fitting", "268", len(fitting) - len(marginal))
     yield record("Appendix C.1", "small experiments on G alone", "90", len(marginal))
     yield record("Appendix C.1", "experiments for validation", "88", len(runs) - len(fitting))
-    note = "446 are the experiments; groups of controlled ones share settings, and Table 6 lists these in each"
+    note = "446 counts experiments; groups of controlled experiments share settings, which Table 6 lists in each group"
     yield record("Table 6", "different settings among its rows", None, len({run.setting for run in runs}), note=note)
 
 
@@ -183,7 +183,11 @@ SECTION_4_5 = "Section 4.5 has 2, as Table 6 does"
 RANGE_NOTES = {
     ("validation", "G", "lowest"): SECTION_4_5,
     ("fitting", "S", "highest"): "six runs of Table 6 have S = 0.8",
-    ("fitting", "N_a in M", "lowest"): "the small experiments on G begin at 22M, the others at 31M, which is 30.28M",
+    (
+        "fitting",
+        "N_a in M",
+        "lowest",
+    ): "the small experiments on G begin at 22M, the others at 31M, or 30.28M before rounding",
     ("validation", "N in M", "lowest"): "rows 358, 362 and 366 have N = 1301M",
 }
 SIZE_OF: dict[str, Callable[[Run], Number]] = {
@@ -206,9 +210,7 @@ def _ranges() -> Records:
                 values.append(Reading(without, "a range of the 268 fitted runs, without the small ones on G"))
             if fitted and field in SIZE_OF:
                 exact = pick(SIZE_OF[field](run) for run in fitted)
-                values.append(
-                    Reading(exact, "a range of the 268 fitted runs, by Eqs. 2 and 3 before they are rounded up")
-                )
+                values.append(Reading(exact, "a range of the 268 fitted runs, by Eqs. 2 and 3 without rounding up"))
             note = RANGE_NOTES.get((group, name, end), "")
             yield record("Appendix L", f"{end} {name}, {group}", text, *values, note=note)
     own = [run.experts for run in runs if run.validation]
@@ -222,7 +224,7 @@ def _anomalies() -> Records:
     every = {(tokens, experts) for tokens in (10e9, 20e9, 50e9) for experts in (2, 4, 6, 8, 10, 12)}
     missing = every - cells
     value = missing.pop()[0] / 1e9 if len(missing) == 1 else None
-    note = "the row repeats row 413, and rows 409 to 426 otherwise cross three D with six G"
+    note = "the row repeats row 413; the other rows from 409 to 426 combine three D with six G"
     yield record("Table 6", "D of row 419", "10", value, unit="B", note=note)
     steep = [run.index for run in runs if run.shared > 0.7]
     note = f"rows {', '.join(map(str, steep))}"
@@ -232,7 +234,7 @@ def _anomalies() -> Records:
     note = f"rows {', '.join(map(str, again))} have the settings of rows {', '.join(map(str, again.values()))}"
     yield record("Appendix L", "validation runs that repeat a fitted setting", "0", len(again), note=note, implied=True)
     broken = Counter(run.experts for run in runs if run.experts % 1)
-    note = "they have G = 2.5 with S = 0.2, half a shared expert and two routed ones"
+    note = "the other runs have G = 2.5 and S = 0.2: half a shared expert and two routed experts"
     yield record(
         "Table 6",
         "runs whose G is a whole number, as the count n_k + n_s of Eq. 2",
