@@ -55,7 +55,7 @@ class TextFiles:
                     for number, text in enumerate(pieces):
                         yield Document(f"{path}, part {number + 1}" if number else path, text, key)
             except UNREADABLE as error:
-                yield Corrupt(path, f"damaged ({says('the reader', error)})", file.size)
+                yield Corrupt(path, f"damaged ({says('the decompressor', error)})", file.size)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class TextRange(FileRange):
                 if start < end:
                     yield Document(self.name, stream.read(end - start))
         except OSError as error:
-            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
+            yield Corrupt(self.name, f"unreadable ({says('the system', error)})", self.size_bytes)
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[TextFiles | TextRange]:
