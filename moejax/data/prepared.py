@@ -123,7 +123,7 @@ class StoredTokens:
     storage: DirFileSystem
     url: str
     sizes: Mapping[str, int]
-    """Bytes of each file, by name."""
+    """Size of each file in bytes, keyed by file name."""
 
 
 class PreparedSet:

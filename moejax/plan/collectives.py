@@ -31,7 +31,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Device numbers of each group; all groups communicate at the same time."""
 
 Sizes = tuple[tuple[str, int], ...]
-"""Sizes of a mesh's axes, by name."""
+"""Names and sizes of the axes of a mesh."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ def program_time(
     its seconds per execution.
     """
     executed = kernels(text)
-    # Attention uses all of its rows, whatever the routing.
+    # All rows of attention count, because they do not depend on the routing.
     attention = sum(one.times * attention_seconds(one, chip) for one in executed)
     is_gpu = not chip.torus_dimensions
     launched = sum(one.times for one in executed if _is_launched(one)) if is_gpu else 0

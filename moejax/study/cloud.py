@@ -94,7 +94,7 @@ def holds_corpus(mount: Mount, data: DataConfig) -> bool:
     """Return whether the mount holds the corpus, so that it need not be prepared on this machine.
 
     Raises:
-      UserError: machines that see only the mount would not find a part of the corpus.
+      UserError: a part of the corpus is outside the mount, where the machines cannot read it.
     """
     sources = [part.source for part in data.parts] or [data.source]
     tokenizer = (data.tokenizer or "").partition("#")[0]

@@ -196,8 +196,8 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
         claim, _, path = options.volume.partition(":")
         if not claim or not path.startswith("/") or not PurePosixPath(normpath(out)).is_relative_to(normpath(path)):
             raise UserError(
-                f"--volume is {options.volume} and --out {out}; give --volume CLAIM:PATH and an --out below PATH, "
-                "where the volume must also be mounted on this machine."
+                f"--volume is {options.volume} and --out {out}; give --volume CLAIM:PATH and an --out below PATH. "
+                "The volume must also be mounted at PATH on this machine."
             )
         mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
     else:

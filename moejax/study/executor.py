@@ -113,7 +113,7 @@ def train_all(
 
     Raises:
       UserError: training runs failed; the message names them and the reasons. All other training runs are done.
-      ChildError: training runs failed, at least one of them for another reason than a user mistake.
+      ChildError: training runs failed, not all of them because of user mistakes.
     """
     left, failures = len(tasks), []
     try:

@@ -145,8 +145,8 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
     rows.
 
     Raises:
-      UserError: a stage's function fails, returns no models, or returns other models than the folder has; or the study
-        was read from a folder, which has no functions.
+      UserError: a stage's function fails, returns no models, or returns models that differ from those in the folder; or
+        the study was read from a folder, which has no functions.
     """
     for number, stage in enumerate(study.stages):
         if not number:

@@ -58,7 +58,7 @@ class Analysis:
     recipe: Annotated[str, one_of(("", *RECIPES))] = ""
     """A paper's procedure to apply to the runs after the laws, one of ``RECIPES``; none if empty."""
     recipe_models: tuple[str, ...] = ()
-    """Models whose runs the procedure uses; all if empty. Its figures show all models."""
+    """Models whose runs the procedure uses; all if empty. The procedure's figures show all models."""
     seed: Annotated[int, whole(0, INT32)] = 0
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -149,7 +149,7 @@ class Study:
 
     name: str
     models: dict[str, Architecture]
-    """Architectures by name. The same architecture may occur under several names, for example with other recipes."""
+    """Architectures by name. An architecture may occur under several names, for example with different recipes."""
     recipe: Recipe
     recipes: dict[str, Any] = field(default_factory=dict)
     """Recipe settings of single models that differ from ``recipe``, keyed by model name, such as ``{"small":

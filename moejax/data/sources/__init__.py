@@ -150,7 +150,7 @@ class Skipped:
 
     @property
     def by_suffix(self) -> Counter[str]:
-        """Return the number of ``files`` by suffix."""
+        """Return the number of ``files`` with each suffix."""
         return Counter(Path(name).suffix for name in self.files)
 
     @property

@@ -125,7 +125,7 @@ class _Index:
             raise UserError(f"the documents in {self.name} do not cover its {len(lengths):,} sequences in order")
 
     def first_token(self, document: int) -> int:
-        """Return the first token of a document; for the number of documents, return the end of the last document."""
+        """Return the position of a document's first token, or for ``documents`` the end of the last document."""
         sequence = int(self._documents[document])
         if sequence < len(self._pointers):
             return int(self._pointers[sequence]) // self.dtype.itemsize

@@ -60,7 +60,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class TextRange(FileRange):
-    """Lines that begin in ``[start, end)`` of one large file, as one document; lines above 1 MiB may be cut."""
+    """One document with the lines that begin in ``[start, end)`` of a large file. Lines above 1 MiB may be cut."""
 
     @property
     def name(self) -> str:
@@ -94,7 +94,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 def gathered(
     files: Sequence[File], root: Path, *, split_by_path: bool, documents_per_file: int = 1
 ) -> Iterator[TextFiles | TextRange]:
-    """Yield input shards like ``input_shards``; ``split_by_path`` chooses what determines a file's split."""
+    """Yield input shards like ``input_shards``. With ``split_by_path``, a file's path determines its split."""
     group: list[File] = []
     size = 0
     for file in files:
