@@ -1,3 +1,1 @@
-"""Read text or tokens from disk and make training batches: sources, tokenizers, prepared sets, packing, mixtures,
-order.
-"""
+"""Read text or tokens from disk and make training batches, with tokenizers, packing, mixtures and shuffling."""

@@ -1,9 +1,9 @@
 """Make batches from rows with Grain. The tokens of a step depend only on the seed and the step.
 
-The rows of each set are reshuffled each epoch, sets are interleaved by weight, and step t takes rows t·B … (t+1)·B - 1
-of this endless order. Weights may change at one row of this order; each set then continues in its own order. A process
-reads the rows of every batch that its devices hold, so the order does not depend on the number of processes, and a run
-can resume with another number.
+The rows of each data set are reshuffled in every epoch, and data sets are interleaved by weight. From this endless
+order, step t takes the rows t·B to (t+1)·B - 1, where B is the batch size in rows. The weights may change at one row;
+each set then continues in its own order. A process reads only the rows of its devices, so the order does not depend on
+the number of processes, and a run can resume with a different number.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Mixed:
     """A mixture of sets, indexed by row. In any range of rows, each set's number of rows differs from its share by at
     most two.
 
-    With ``decay``, only rows from ``decay.first_row`` on are read, and each set continues where the preceding rows,
-    mixed by ``weights``, ended.
+    With ``decay``, only rows from ``decay.first_row`` on may be read. The rows before it are mixed by ``weights``, and
+    each set continues after its last one of these rows.
     """
 
     def __init__(self, sets: Sequence[Any], weights: Sequence[float], decay: DecayWeights | None = None):
@@ -77,10 +77,9 @@ class ProcessRows:
 
 
 def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int, decay: DecayWeights | None = None) -> Any:
-    """Return the endless order of rows. A single set is shuffled by the seed; each of several sets by its own derived
-    seed.
+    """Return the endless order of rows. Sets of weight 0 do not affect the order of the other sets.
 
-    Sets of weight 0 do not affect the order of the other sets.
+    If only one set has a positive weight, ``seed`` shuffles it; otherwise, each set has a seed derived from ``seed``.
     """
     mixed, others = ([n for n, weight in enumerate(weights) if bool(weight) == is_mixed] for is_mixed in (True, False))
     derived = np.random.SeedSequence(seed).generate_state(len(sets)).tolist()
@@ -122,7 +121,7 @@ def batches(
             raise UserError(
                 f"The training text has {len(rows)} rows of this sequence_length, fewer than the {share:g} rows "
                 f"that one batch needs; lower batch_tokens or "
-                f"sequence_length{', or its weight' if len(sets) > 1 else ''}."
+                f"sequence_length{', or the weight of this text' if len(sets) > 1 else ''}."
             )
     mine = range(batch) if mine is None else mine
     rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed, decay), batch, mine, first_row))

@@ -43,12 +43,12 @@ class DataConfig:
     prepared set, folder or file with each part's name. Empty: no named mixture.
     """
     decay_mixture: dict[str, Positive] = field(default_factory=dict, hash=False)
-    """Weights by part name that branches use during learning-rate decay, for example to read more high-quality text;
-    parts without a weight here are not read then. Empty: the weights of the trunk.
+    """Weights, keyed by part name, that branches use during learning-rate decay, for example to read more high-quality
+    text. Parts without a weight here are not read during the decay. Empty: the weights of the trunk.
     """
     unique_tokens: Tokens = 0
-    """Number of different training tokens, which are then repeated: rows spread evenly over the text, from each set by
-    its weight, and all rows of a set of weight 0. 0 reads the whole text before it repeats rows.
+    """Number of different training tokens, which are repeated as often as needed. They are taken from each set in
+    proportion to its weight, spread evenly over its text; a set of weight 0 is used completely. 0: the whole text.
     """
     tokenizer: str | None = None
     """``bytes``, a ``tokenizer.json``, or ``ids:VOCAB:END``. None: the tokenizer of the prepared set, else bytes."""
@@ -64,7 +64,7 @@ class DataConfig:
     order_seed: Seed | None = None
     """Seed of the row order. None: the seed of the training run."""
     corrupt_share: BelowOne = 0.01
-    """Largest share of records, and of bytes, that may be unreadable; unreadable records are skipped."""
+    """Maximum share of unreadable records, by number and by bytes. Unreadable records are skipped."""
 
     @property
     def parts(self) -> tuple[WeightedSource, ...]:

@@ -52,8 +52,8 @@ class Summary:
     """SHA-256 of everything that determines the tokens."""
     vocab_size: int
     unigram_entropy: float
-    """Entropy of the token frequencies, in nats per token: the loss of a unigram model. Several sets' frequencies are
-    weighted.
+    """Entropy of the token frequencies, in nats per token: the loss of a unigram model. The frequencies of
+    several sets are averaged by weight.
     """
     train: CorpusSplit
     validation: CorpusSplit
@@ -65,7 +65,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class PartRead:
-    """Amounts of one set that a run reads."""
+    """Tokens and epochs of one set that a run reads."""
 
     name: str
     tokens: float
@@ -96,8 +96,8 @@ class Corpus:
         return [part.weight for part in self.parts]
 
     def decay_weights(self, first_row: int | None) -> DecayWeights | None:
-        """Return the sets' weights from row ``decay_from`` on, at which learning-rate decay begins; None if the weights
-        do not change or the row is None.
+        """Return the sets' weights from ``first_row`` on, where the learning-rate decay begins. None if the weights do
+        not change or ``first_row`` is None.
         """
         decay = self.config.decay_mixture
         if first_row is None or not decay:
@@ -158,8 +158,8 @@ class Corpus:
         return STORE_THREADS if any(prepared.stored for prepared in self.sets) else 1
 
     def read(self, rows: int, decay_from: int) -> list[PartRead]:
-        """Return the amounts of each set that a branch has read after ``rows`` rows, including the trunk's rows up to
-        ``decay_from``.
+        """Return the tokens and epochs of each set that a branch has read after ``rows`` rows. These include the rows
+        of the trunk before ``decay_from``.
         """
         first, decay = self.weights, self.decay_weights(decay_from)
         drawn = rows_of_each(first, rows)
@@ -179,7 +179,7 @@ class Corpus:
         ]
 
     def validation(self) -> Validation:
-        """Return the fixed validation rows, taken from each set by its weight.
+        """Return the fixed validation rows, taken from each set in proportion to its weight.
 
         Raises:
           UserError: the held-out text of a set is shorter than one row.
@@ -241,8 +241,8 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig, folder: Path) -> Corpus:
-    """Open the data of a config. This process tokenises an unprepared source once into ``folder``, and writes the
-    summary to the same folder.
+    """Open the data of a config. If a source is not prepared, tokenise it into ``folder`` first. Write the summary of
+    the data to ``folder``.
 
     Raises:
       UserError: a source does not exist, was prepared with another tokenizer, or cannot be prepared.
@@ -259,7 +259,7 @@ def open_corpus(config: DataConfig, folder: Path) -> Corpus:
     summary = dump(corpus.summary())
     try:
         known = dump(read_summary(folder))
-    # It is recomputed from the sets.
+    # A damaged summary is recomputed from the sets.
     except Damaged:
         known = None
     if known != summary:
@@ -292,9 +292,7 @@ def check_sources(config: DataConfig, folder: Path) -> None:
 
 
 def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path]]:
-    """Return the parts, each with the folder for its prepared set; the folder is unused if the source is a prepared
-    set.
-    """
+    """Return the parts, each with the folder for its prepared set. A source that is prepared does not use it."""
     if not config.parts:
         return [(WeightedSource(name=config.source, source=config.source, weight=1.0), folder)]
     return [(part, folder / part.name) for part in config.parts]
@@ -337,7 +335,7 @@ def _check_tokenizer(config: DataConfig, part: WeightedSource, prepared: Prepare
         raise UserError(
             f"data.tokenizer is {config.tokenizer}, but {part.source} was prepared with the tokenizer "
             f"{made_with.name} ({made_with.vocab_size} tokens). Remove data.tokenizer, or prepare the set again "
-            "with the tokenizer that it names."
+            f"with {config.tokenizer}."
         )
     if made_with.sha256 != first:
         raise UserError(

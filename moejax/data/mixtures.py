@@ -15,7 +15,7 @@ class PublishedMixture:
     """A published mixture of pretraining data."""
 
     weights: Mapping[str, float]
-    """Weight of each part in the publication's unit, by the name of the part's file or folder."""
+    """Weight of each part in the publication's unit, keyed by the name of the part's file or folder."""
     source: str
     remark: str = ""
 
@@ -31,8 +31,8 @@ MIXTURES: dict[str, PublishedMixture] = {
             "StackExchange": 2.21,
         },
         source="ICLR 2026 explainer, Table 8 (the paper's Table 3), percent",
-        remark="WebData-en is Common Crawl in English, Code is The Stack, Wikipedia has 1.69 points of English, 0.13 "
-        "of Chinese and 3.24 of others, Book is open-source English books.",
+        remark="WebData-en is Common Crawl in English, Code is The Stack, and Book is open-source English books. "
+        "Of Wikipedia's 5.06 %, English has 1.69, Chinese 0.13 and other languages 3.24.",
     ),
     "llama-1-by-li-2026": PublishedMixture(
         weights={
@@ -61,7 +61,7 @@ MIXTURES: dict[str, PublishedMixture] = {
             "Exam": 1.0,
         },
         source="Tian et al. 2025, Table 4, percent",
-        remark="Of a 2T-token corpus, mostly English and Chinese, that is not public.",
+        remark="The corpus is not public. It has 2T tokens, mostly English and Chinese.",
     ),
 }
 """Published mixtures by name. Weights are relative: a column that does not sum to 100 is rescaled."""
@@ -81,8 +81,8 @@ def rows_of_each(weights: Sequence[float], rows: int) -> np.ndarray:
 def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Return the index of each row's set in a period, and each set's number of rows.
 
-    The ideal position of a set's j-th row of n per period is (j + ½) / n of the period; rows are sorted by these
-    positions.
+    For a set with n rows per period, the ideal position of row j is (j + ½) / n, as a fraction of the period. Rows are
+    sorted by these positions.
 
     Raises:
       UserError: a weight above 0 is so small that its set has no row in a period.
@@ -94,8 +94,8 @@ def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     lost = np.flatnonzero((counts == 0) & (shares > 0))
     if len(lost):
         raise UserError(
-            f"data.mixture: the weight {weights[lost[0]]} is less than one row in {PERIOD:,}; raise the weight, or "
-            "remove that part."
+            f"data.mixture: the weight {weights[lost[0]]} gives less than one row in {PERIOD:,}; raise the weight, "
+            "or remove that part."
         )
     wanted = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     which = np.repeat(np.arange(len(counts)), counts)

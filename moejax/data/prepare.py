@@ -133,7 +133,7 @@ def _shard(
 
 
 def _stem(input_shard: InputShard, choices: dict[str, Any]) -> str:
-    """Return the name of a shard: a hash of everything that determines it, so that an existing shard is valid."""
+    """Return the name of a shard: a hash of all inputs. An existing shard with this name is therefore valid."""
     identity = [
         type(input_shard).__name__,
         asdict(input_shard),  # type: ignore[call-overload]
@@ -215,9 +215,8 @@ def _check_corrupt(
     if lost > allowed:
         shown = "; ".join(corrupt.named[:3]) + ("; …" if corrupt.records > 3 else "")
         raise UserError(
-            f"{corrupt.records:,} of {records:,} records of {source} are corrupt ({lost:.2%}), but at most "
-            f"{allowed:.2%} is allowed: {shown}. Fix the records, or allow more with --corrupt-share "
-            "(data.corrupt_share)."
+            f"{corrupt.records:,} of {records:,} records of {source} are corrupt ({lost:.2%}; at most {allowed:.2%} "
+            f"is allowed): {shown}. Fix the records, or allow more with --corrupt-share (data.corrupt_share)."
         )
 
 

@@ -103,7 +103,9 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
             if counts.shape == (vocab_size,) and counts.dtype == np.int64
             else "it does not hold this set's token counts"
         )
-        wrong = wrong or ("" if counts.min() >= 0 and counts.sum() == tokens else f"its sum is not {tokens:,}")
+        wrong = wrong or (
+            "" if counts.min() >= 0 and counts.sum() == tokens else f"its counts do not sum to {tokens:,}"
+        )
     # NumPy raises many kinds of exceptions for a file that is not its own.
     except Exception as error:
         if isinstance(error, Damaged):
@@ -121,7 +123,7 @@ class StoredTokens:
     storage: DirFileSystem
     url: str
     sizes: Mapping[str, int]
-    """Bytes of each file, by name."""
+    """Size of each file in bytes, keyed by file name."""
 
 
 class PreparedSet:
@@ -145,7 +147,7 @@ class PreparedSet:
 
     @functools.cached_property
     def frequencies(self) -> np.ndarray:
-        """Return Float64 (vocab_size): each token's share of both splits."""
+        """Return Float64 (vocab_size): each token's share of all tokens of both splits."""
         split = self.manifest.train, self.manifest.validation
         tokens = sum(one.tokens for one in split)
         counts = read_counts(self.folder / "counts.npy", self.manifest.tokenizer.vocab_size, tokens)
@@ -187,8 +189,8 @@ class PreparedSet:
         wrong = _wrong(changed)
         if wrong:
             raise UserError(
-                f"{len(wrong)} files of {self.folder} differ from what was written: {some(wrong, most=3)}. Remove "
-                "them and run moejax data prepare with the same settings to write them again."
+                f"{len(wrong)} files of {self.folder} have changed since they were written: {some(wrong, most=3)}. "
+                "Remove them and run moejax data prepare with the same settings to write them again."
             )
         if changed:
             remember_checked(self.folder, files, place)
@@ -295,8 +297,8 @@ class TokenStream:
         ]
 
     def kept(self, name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-        """Return arrays derived from the document ends, cached under ``name``, which must identify all their other
-        inputs.
+        """Return arrays that ``make`` derives from the document ends. They are cached under ``name``, which must
+        identify all other inputs.
 
         The set's folder stores the arrays, so ``make`` is called once, and all processes of a machine share the
         memory-mapped files. If the folder is read-only, every process calls ``make``.
@@ -320,7 +322,7 @@ class TokenStream:
 
     def _mapped(self, record: Path) -> tuple[np.ndarray, ...]:
         by_name = read_json(record, dict[str, str], remedy="")
-        # The record's seal does not cover the order of its names.
+        # The record's checksum does not cover the order of its names.
         paths = _numbered(record, len(by_name))
         if {path.name for path in paths} != set(by_name):
             raise Damaged(f"{record} does not list its own files.")
@@ -328,7 +330,7 @@ class TokenStream:
         known = _read_checked(self._folder)
         changed = {path: sha256 for path, sha256 in hashes.items() if known.get(path.name) != _identity(path, sha256)}
         if _wrong(changed):
-            raise Damaged(f"{record} has files that differ from what was written.")
+            raise Damaged(f"{record} lists files that have changed since they were written.")
         if changed:
             remember_checked(self._folder, changed)
         return tuple(np.load(path, mmap_mode="r", allow_pickle=False) for path in hashes)

@@ -1,11 +1,11 @@
-"""Cut a stream of tokens into rows of batches: windows of the running text, or whole documents packed together. Select
-the fixed validation rows.
+"""Cut a token stream into rows of batches, as windows of the running text or as packed documents. Select the fixed
+validation rows.
 
 A row has ``length + 1`` tokens: inputs, and targets shifted by one. With packed documents, attention stays within a
-document, which begins with the end-of-document token of the previous document, like a text at inference. A document
-longer than a row is cut into pieces that overlap by one token: every token except the first of the stream is a target
-exactly once per epoch. Pieces are packed by best-fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973),
-one block of consecutive pieces at a time.
+document. Each document begins with the end-of-document token of the previous one, as a prompt does at inference. A
+document longer than a row is cut into pieces that overlap by one token, so every token except the first of the stream
+is a target exactly once per epoch. Best-fit decreasing packs the pieces (Johnson, "Near-optimal bin packing
+algorithms", 1973), one block of consecutive documents at a time.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ BLOCK_PIECES = 2**16
 
 
 class Packed:
-    """Rows of packed documents, with tokens and segments; 0 is padding."""
+    """Rows of packed documents: tokens, and segments that number the documents of a row. Segment 0 is padding."""
 
     def __init__(self, stream: Stream, length: int):
         self._stream = stream
         self._length = length
-        # Packing a million documents takes 0.7 s and 14 MB: done in every process, it would delay the start of a large
-        # run by minutes.
+        # Packing takes 0.7 s and 14 MB per million documents. If every process packed them, a large run would start
+        # minutes later.
         self._starts, self._lengths, self._rows = stream.kept(
             f"packed-{length}-{BLOCK_PIECES}", lambda: plan(stream.ends(), length + 1)
         )
@@ -102,7 +102,7 @@ def _blocks(ends: Sequence[np.ndarray], capacity: int) -> Iterator[tuple[np.ndar
             last = int(block[-1])
             targets = block - first - 1
             pieces = -(-targets // (capacity - 1))
-            # A first document of one token has nothing to predict and no piece.
+            # If the first document has only one token, it has no target and therefore no piece.
             offset = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
             skipped = offset * (capacity - 1)
             yield np.repeat(first, pieces) + skipped, np.minimum(np.repeat(targets, pieces) - skipped + 1, capacity)
@@ -112,7 +112,7 @@ def _best_fit(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarra
     order = np.argsort(-lengths, kind="stable")
     full = int(np.searchsorted(-lengths[order], -capacity, side="right"))
     rows: list[list[int]] = []
-    # Rows by their free space, and these spaces in ascending order.
+    # Row numbers keyed by free space, and the free spaces in ascending order.
     open_rows: dict[int, list[int]] = {}
     spaces: list[int] = []
 
@@ -189,7 +189,7 @@ class EvenlySpread:
 
 
 PACKINGS: dict[str, Callable[[Stream, int], Rows]] = {"windows": Windows, "documents": Packed}
-"""Functions that cut tokens into rows, by ``DataConfig.packing``."""
+"""Functions that cut tokens into rows, keyed by ``DataConfig.packing``."""
 
 ARRAYS = {"windows": ("tokens",), "documents": ("tokens", "segments")}
 """Names of the arrays in the rows of each packing."""
@@ -211,7 +211,7 @@ class ValidationPart:
     targets: int
     """Number of targets that count."""
     bytes: float | None
-    """Number of text bytes of those targets; None if unknown."""
+    """Number of text bytes of these targets; None if unknown."""
     in_loss: bool = True
     """True if the rows are part of the mean loss; sets of weight 0 are evaluated separately."""
 
@@ -245,7 +245,7 @@ class Validation:
 
     @property
     def bytes(self) -> float | None:
-        """Return the number of text bytes of those targets; None if it is unknown for a set."""
+        """Return the number of text bytes of the targets that count; None if it is unknown for a set."""
         parts = [part for part in self.parts if part.in_loss]
         known = [part.bytes for part in parts if part.bytes is not None]
         return sum(known) if len(known) == len(parts) else None
@@ -265,5 +265,5 @@ def chosen(rows: Rows, count: int) -> Row:
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Return each set's number of rows, by weight and at least one."""
+    """Divide ``count`` rows among sets in proportion to their weights, with at least one row for each set."""
     return [max(1, round(count * weight / sum(weights))) for weight in weights]

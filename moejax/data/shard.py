@@ -31,7 +31,7 @@ def is_held_out(digest: bytes, share: float) -> bool:
 
 
 def split_of(document: Document, digest: bytes, share: float) -> str:
-    """Return ``train`` or ``validation`` by the document's key, or else by ``digest``, the hash of its content."""
+    """Return the document's split. The document's key determines it, or without a key ``digest``, its content hash."""
     decides = digest if document.key is None else hashlib.sha256(document.key).digest()
     return SPLITS[is_held_out(decides, share)]
 
@@ -53,7 +53,7 @@ class ShardSplit:
     """Bytes of text; for documents that are already tokens, the bytes of those tokens."""
     tokens: int
     token_bytes: int
-    """Bytes of the tokens by the tokenizer's table; they differ from ``bytes`` if the tokenizer changes the text."""
+    """Sum of ``Tokenizer.bytes_per_token``; it differs from ``bytes`` if the tokenizer changes the text."""
     sha256: str
     """SHA-256 of the token file."""
     ends_sha256: str = ""
@@ -70,7 +70,7 @@ class TokenShard:
     """
     input_shard: str
     sha256: str
-    """SHA-256 of the digests of its documents, in order."""
+    """SHA-256 of the digests of the input shard's documents, in order."""
     train: ShardSplit
     validation: ShardSplit
     corrupt: int
@@ -99,7 +99,7 @@ def write_shard(
         for batch in _batches(input_shard, corrupt):
             for document, tokens in zip(batch, _tokens(batch, tokenizer), strict=True):
                 if tokens is None:
-                    corrupt.add(Corrupt(document.name, "no UTF-8"))
+                    corrupt.add(Corrupt(document.name, "it is not UTF-8"))
                     continue
                 _check_ids(document, tokens, tokenizer)
                 digest = document.digest()

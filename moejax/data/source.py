@@ -43,7 +43,7 @@ class Corrupt:
     name: str
     why: str
     lost_bytes: int = 0
-    """Bytes of input lost with the record, if more than one record."""
+    """Number of input bytes lost, if more than this record is lost."""
 
 
 INPUT_SHARD_BYTES = 32 * 2**20
@@ -91,15 +91,14 @@ class SourceOptions:
         if self.end_of_document is None:
             raise UserError(
                 f"{path} holds tokens; name the tokenizer that produced them: a tokenizer.json, or ids:VOCAB:END "
-                "(for "
-                f"GPT-2's, ids:50257:50256)."
+                "(for GPT-2, ids:50257:50256)."
             )
         return self.end_of_document
 
 
 @dataclass(frozen=True)
 class File:
-    """A file at the time when the source was listed; after a change it counts as another file."""
+    """A file with its size and modification time when the source was listed. A changed file compares unequal."""
 
     path: str
     size: int
@@ -123,7 +122,7 @@ def file(path: Path) -> File:
 
 
 def ranges(size: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges ``[start, end)`` that cover ``size`` in steps."""
+    """Yield ranges ``[start, end)`` of at most ``step`` that together cover ``[0, size)``."""
     for start in range(0, size, max(step, 1)):
         yield start, min(start + step, size)
 

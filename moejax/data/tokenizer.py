@@ -49,7 +49,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, tokens: np.ndarray) -> str:
-        """Return the text of tokens, or a description if it is unknown."""
+        """Return the text of tokens, or a description of the tokens if their text is unknown."""
         raise NotImplementedError
 
     def vocabulary(self) -> Mapping[int, str] | None:
@@ -168,7 +168,7 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
 
     def vocabulary(self) -> dict[int, str]:
-        """Return the learned tokens by id, without added tokens such as special tokens, which users rename."""
+        """Return the learned tokens, keyed by id. Added tokens are omitted, because users rename them."""
         added = self._tokenizer.get_added_tokens_decoder()
         learned = self._tokenizer.get_vocab(with_added_tokens=False)
         return {number: token for token, number in learned.items() if number not in added}
@@ -178,8 +178,8 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.token_to_id(token)
 
     def bytes_per_token(self) -> np.ndarray:
-        """Return the number of text bytes of each token; the number is exact for byte-level and byte-fallback
-        tokenizers, and otherwise found by decoding the token separately.
+        """Return the number of text bytes of each token. It is exact for byte-level and byte-fallback tokenizers. For
+        others, it is the length of the separately decoded token.
         """
         token = {"id": int, "special": bool}
         shape = {"added_tokens": list[token]}  # type: ignore[valid-type]
@@ -289,7 +289,7 @@ def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = N
 
 
 NAMED: dict[str, Callable[[str], Tokenizer]] = {"bytes": BytesTokenizer, "ids": TokenIds}
-"""Tokenizers without files, by the part of their name before the first colon."""
+"""Tokenizers without files, keyed by the part of their name before the first colon."""
 
 
 def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:

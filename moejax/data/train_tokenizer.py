@@ -85,7 +85,7 @@ def _texts(
                 unread(f"{document.name}: {document.why}")
                 continue
             if not isinstance(document.content, bytes):
-                unread(f"{document.name}: tokens, and no text")
+                unread(f"{document.name}: it holds tokens instead of text")
                 continue
             # The document that reaches an input shard's share is its last.
             yield document.content.decode(errors="ignore")

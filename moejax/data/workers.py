@@ -18,14 +18,15 @@ from moejax.say import say
 SECONDS_BETWEEN_LOOKS = 0.5
 
 BytesCallback = Callable[[int], None]
-"""Callback ``tick(amount)``: the number of bytes of text or tokens processed since the last call."""
+"""Callback ``tick(amount)``, where ``amount`` is the number of bytes of text or tokens processed since the last call.
+"""
 
 _worker: dict[str, Any] = {}
 """Arguments with which a worker process was started."""
 
 
 class WorkStopped(Exception):
-    """Exception for a stop request by the parent process."""
+    """Exception that ends a worker's task at the request of the parent process."""
 
 
 def in_processes(
@@ -64,7 +65,7 @@ def in_processes(
         except BrokenProcessPool:
             raise UserError(
                 "A worker process died, perhaps because memory ran out; use fewer --workers. Finished shards are "
-                "kept, and the same command resumes."
+                "kept; run the same command to resume."
             ) from None
         finally:
             stop.set()
@@ -101,7 +102,7 @@ def end_with(parent: int | None) -> None:
         try:
             say("The parent process has ended; this process stops.")
         finally:
-            # This also holds if the output can no longer be written.
+            # End the process even if the message cannot be written.
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -62,8 +62,8 @@ def _is_added_up(kind: str, topology: Topology) -> bool:
     """Return whether XLA's TPU compiler replaces a gather or scatter over a whole slice by an all-reduce with twice the
     bytes.
 
-    Observed by compiling both (libtpu 0.0.42.1). Gathers: on v4 and v5p from 4x4x4 up and on tpu7x from 2x4x4 up, never
-    on smaller or 2D slices. Scatters: on v4 and v5p from 2x2x2 up, on v5e and v6e from 4x4 up, never on tpu7x.
+    Compiled programs (libtpu 0.0.42.1) show these replacements. Gathers: on v4 and v5p from 4x4x4 up, on tpu7x from
+    2x4x4 up, never on 2D slices. Scatters: on v4 and v5p from 2x2x2 up, on v5e and v6e from 4x4 up, never on tpu7x.
     """
     three, chips = len(topology.shape) == 3, topology.chips_of_slice
     if kind == "all-gather":
@@ -91,10 +91,10 @@ def communication_volume(
     others = (total - routed - float(counts.embedding + counts.unembedding)) / mesh["tensor"]
     # XLA gathers 8-bit projections after quantization.
     of_others = value if recipe.runtime.matmul_quantization == "none" else 1
-    # XLA hoists the gather of tables out of the loop over microbatches. Other weights are gathered in each forward and
-    # backward pass of each microbatch; kept experts are not gathered again.
+    # XLA hoists the gather of embedding tables out of the loop over microbatches. Other weights are gathered in each
+    # forward and backward pass of each microbatch; kept experts are not gathered again.
     met = tables * value + parts * ((forward + again) * experts * value + (forward + 1) * others * of_others)
-    # Each gather has a reduction of gradients, which is in float32 for tables.
+    # The gradients of gathered weights are reduced, those of embedding tables in float32.
     same = tables * 4 + others * added
     fsdp = _present(mesh, "fsdp")
     volumes = [("all-gather", fsdp, met), ("reduce-scatter", fsdp, (same + experts * added) * parts)]

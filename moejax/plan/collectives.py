@@ -31,7 +31,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Device numbers of each group; all groups communicate at the same time."""
 
 Sizes = tuple[tuple[str, int], ...]
-"""Sizes of a mesh's axes, by name."""
+"""Names and sizes of the axes of a mesh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Collective:
     times: int = 1
     """Number of executions per program run, if every branch is taken."""
     loops: int = 0
-    """Number of loops around it."""
+    """Number of loops around the instruction."""
     is_rare: bool = False
-    """True if it runs only in the rare case that a buffer overflows."""
+    """True if the instruction runs only in the rare case that a buffer overflows."""
     operation: str = ""
     """Name of the JAX operation: XLA's ``op_name``."""
     name: str = ""
@@ -134,7 +134,7 @@ def _once_each(collectives: Iterable[Collective]) -> list[Collective]:
 _COLLECTIVE = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})(?P<starts>-start)?$")
 _IS_SCATTER = re.compile(r'"emitter":"\w*AllReduceScatterFusion"')
 """Signature of the TPU compiler's own reduce-scatter kernel: a fusion of an all-reduce of the whole array and a slice.
-Its emitter is the emitter of reduce-scatters; no device ever holds the whole sum (libtpu 0.0.42.1).
+Its emitter shows that it runs as a reduce-scatter, so no device holds the whole sum (libtpu 0.0.42.1).
 """
 _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
 

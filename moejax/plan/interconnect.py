@@ -58,7 +58,7 @@ class Interconnect(Protocol):
     """
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
-        """Return the bytes that one chip sends in a collective over ``bytes_`` bytes, by kind of link."""
+        """Return the bytes that one chip sends in a collective over ``bytes_`` bytes, keyed by kind of link."""
         ...
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
@@ -87,9 +87,7 @@ class Torus:
     """One-way bandwidth of a device to other slices."""
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
-        """Return the bytes sent by kind of link: the network between slices, the torus within a slice, or within a
-        chip.
-        """
+        """Return the bytes sent, keyed by kind of link: between slices, within a slice, or within a chip."""
         if tuple(axes) == (DCN_DATA,):
             return {DCN: bytes_ * sent_share(kind, self.slices)}
         if pairs:
@@ -110,7 +108,7 @@ class Torus:
         if ICI not in sent:
             return 0.0
         if kind in ALL_TO_ALL:
-            # Half of the group sends half of its bytes to the other half, through the links between them. If a chip is
+            # Half of the group sends half of its bytes to the other half, through the links between them. If a chip has
             # several devices, the number of senders and the shares of its links cancel out.
             return bytes_ * max(s.chips / (4 * s.links) for s in segments) / self.link_bytes_per_second
         links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
@@ -147,10 +145,10 @@ class Switched:
     group's GPUs, each of which counts itself.
     """
     bytes_per_second: Mapping[str, float]
-    """One-way bandwidth by kind of link."""
+    """One-way bandwidth of each kind of link."""
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
-        """Return the bytes sent by kind of link. The network's bytes are shared among the GPUs of a host."""
+        """Return the bytes sent, keyed by kind of link. The GPUs of a host share the bytes to other hosts."""
         devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbours.get(tuple(axes), 1)
         shares = zip((NVLINK, INFINIBAND), _shares(kind, devices, near), strict=True)
         return {link: bytes_ * share for link, share in shares if share > 0}
@@ -238,7 +236,7 @@ class _Place:
 
 
 _KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}
-"""Device kinds of libtpu by chip name."""
+"""Device kinds of libtpu, keyed by chip name."""
 
 
 def _coordinates(topology: Topology, mesh: Mapping[str, int]) -> np.ndarray:

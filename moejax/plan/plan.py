@@ -121,7 +121,7 @@ class CollectiveVolume:
     bytes_sent: float
     """Bytes sent by one chip, summed over all executions."""
     links: dict[str, float]
-    """Bytes sent by kind of link (ICI, NVLink, InfiniBand); empty if unknown."""
+    """Bytes sent over each kind of link (ICI, NVLink, InfiniBand); empty if unknown."""
     seconds: float
     """Time at the bandwidth of the links; 0 if unknown."""
     rare_bytes: float
@@ -185,8 +185,8 @@ class Plan(Plotted):
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization by the roofline: the ratio of required FLOPs to the FLOPs that the chips could
-        execute.
+        """Model FLOPs utilization (MFU): the ratio of the model's FLOPs to the FLOPs that the chips could execute in
+        the roofline's time.
         """
         return self._mfu(self.roofline.step_seconds) if self.roofline else math.nan
 
@@ -215,12 +215,12 @@ class Plan(Plotted):
 
     @property
     def mfu_of_program_floor(self) -> float:
-        """Model FLOPs utilization by the compiled program's ``ProgramTime.floor_seconds``."""
+        """Model FLOPs utilization in the compiled program's ``ProgramTime.floor_seconds``."""
         return self._mfu(self.program.floor_seconds) if self.program else math.nan
 
     @property
     def mfu_of_program_cycles(self) -> float:
-        """Model FLOPs utilization by the compiled program and XLA's cycles."""
+        """Model FLOPs utilization in the compiled program's ``ProgramTime.cycles_seconds``."""
         return self._mfu(self.program.cycles_seconds) if self.program else math.nan
 
     def _mfu(self, seconds: float) -> float:
@@ -230,17 +230,17 @@ class Plan(Plotted):
 
     @property
     def tokens_per_day(self) -> float:
-        """Tokens per day, by ``seconds``."""
+        """Tokens per day if a step takes ``seconds``."""
         return self.batch_tokens / self.seconds * SECONDS_PER_DAY if self.seconds else math.nan
 
     @property
     def days(self) -> float:
-        """Days of the longest budget, by ``seconds``."""
+        """Days to train the longest budget if a step takes ``seconds``."""
         return self.tokens / self.tokens_per_day
 
     @property
     def chip_hours(self) -> float:
-        """Chip-hours of the longest budget, by ``seconds``."""
+        """Chip-hours to train the longest budget if a step takes ``seconds``."""
         return self.days * 24 * self.chips
 
     @property
@@ -250,7 +250,7 @@ class Plan(Plotted):
 
 
 def check_plan(training: Training, topology: Topology) -> None:
-    """Raise ``UserError`` if the training cannot run on the topology, whatever its memory."""
+    """Raise ``UserError`` if the training cannot run on the topology, even with unlimited memory."""
     training.check()
     training.check_mesh(abstract_mesh(mesh_sizes(training, topology)))
     check_quantization(training.architecture, training.recipe.runtime, topology.chip_name)
@@ -386,9 +386,7 @@ _SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _asked_for(refused: str) -> int:
-    """Return the bytes that a program that does not fit would have used, from XLA's message; 0 if the message states
-    none.
-    """
+    """Return the bytes that XLA's message ``refused`` states as used by the program; 0 if it states none."""
     used = re.search(r"Used ([\d.]+)([KMGT]) of", refused)
     return int(float(used[1]) * _SIZE[used[2]]) if used else 0
 

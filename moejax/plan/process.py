@@ -1,4 +1,4 @@
-"""Make a plan in a separate process, whose environment fits the topology and leaves the caller's backend unchanged."""
+"""Make a plan in a new process, with an environment for the topology. The caller's JAX backend does not change."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Instruction:
     """One HLO instruction at one call site of its computation."""
 
     type: str
-    """HLO type of its result."""
+    """HLO type of the result."""
     opcode: str
     name: str = ""
     """Name in the program's text; a Pallas kernel has its own name with a numeric suffix."""
@@ -30,25 +30,25 @@ class Instruction:
     times: int = 1
     """Number of executions per program run, if every branch is taken."""
     loops: int = 0
-    """Number of loops around it."""
+    """Number of loops around the instruction."""
     is_rare: bool = False
-    """True if it runs only in a rare case, such as a buffer overflow (``moejax.kernels.control_flow``)."""
+    """True if the instruction runs only in a rare case, such as a buffer overflow (``moejax.kernels.control_flow``)."""
     fusion: str = ""
     """Name of the fusion (one kernel) that contains the instruction. A fusion's parts follow the fusion and may be
     fusions themselves.
     """
     is_offloaded: bool = False
-    """True if it runs on a TPU's SparseCores, concurrently with the following instructions."""
+    """True if the instruction runs on a TPU's SparseCores, concurrently with the following instructions."""
     times_known: bool = True
-    """True if the program states the trip counts of all loops around it; an unknown trip count is assumed to be 1."""
+    """True if the program states the trip counts of all these loops; an unknown trip count is assumed to be 1."""
 
 
 @functools.lru_cache(maxsize=1)
 def instructions(program: str) -> tuple[Instruction, ...]:
     """Return all fusions and all instructions that call no computation, in textual order.
 
-    The result for the last text is cached, because communication and time are read from the same text, which is long
-    for a large model.
+    The result for the last text is cached, because communication and time are read from the same text. This text is
+    long for a large model.
 
     Raises:
       ValueError: the text is not an optimized program.

@@ -3,7 +3,7 @@
 There are two estimates:
 
 - By XLA's cycles: each of XLA's own kernels takes the cycles of the TPU compiler's cost model, which overestimates
-plain additions several times. Grouped matmuls use all rows of their buffers.
+plain additions by a factor of several. Grouped matmuls use all rows of their buffers.
 - At least (``floor_seconds``): kernels without a matmul take no longer than their bytes at the memory bandwidth, and
 grouped matmuls use the rows that a balanced routing fills. If the chip's clock is unknown, as for all GPUs, only this
 estimate exists; matmuls then take their time at the chip's peak or at the bandwidth, whichever is longer. It is not a
@@ -40,8 +40,8 @@ class ProgramTime(OverlappedLinks):
     """Seconds of one run of a compiled program on one device."""
 
     xla_seconds: float
-    """Seconds of the kernels that XLA's TPU compiler generates, by its cycles; 0 if the cycles or the clock are
-    unknown.
+    """Seconds of the kernels that XLA's TPU compiler generates, from its cycle estimates; 0 if the cycles or the clock
+    are unknown.
     """
     xla_seconds_at_bandwidth: float
     """Seconds of XLA's own kernels, with kernels without a matmul at the memory bandwidth. If the clock is unknown,
@@ -52,7 +52,7 @@ class ProgramTime(OverlappedLinks):
     pallas_seconds_of_rows: float
     """Seconds of Pallas and attention kernels, with the rows that a balanced routing fills."""
     link_seconds: dict[str, float]
-    """Seconds of communication, by mesh axes joined with a plus."""
+    """Seconds of communication, keyed by mesh axes joined with a plus."""
     flops: float = 0.0
     """FLOPs of all matmuls; experts count the rows that a balanced routing fills."""
     waited_seconds: float | None = None
@@ -105,11 +105,11 @@ def program_time(
 ) -> ProgramTime:
     """Return the time of a program from its text.
 
-    ``rows`` is the filled share of the experts' buffers. ``exchanges`` has each collective's seconds per execution, by
-    instruction name.
+    ``rows`` is the filled share of the experts' buffers. ``exchanges`` maps the instruction name of each collective to
+    its seconds per execution.
     """
     executed = kernels(text)
-    # Attention uses all of its rows, whatever the routing.
+    # All rows of attention count, because they do not depend on the routing.
     attention = sum(one.times * attention_seconds(one, chip) for one in executed)
     is_gpu = not chip.torus_dimensions
     launched = sum(one.times for one in executed if _is_launched(one)) if is_gpu else 0
@@ -156,7 +156,7 @@ UNKNOWN_CYCLES = 2**62
 
 
 def compiler_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
-    """Return the seconds of the kernels that XLA's TPU compiler generates, by its cycles and the chip's clock.
+    """Return the seconds of the kernels that XLA's TPU compiler generates, from its cycles and the chip's clock.
 
     The result is 0 if the clock is unknown. Collectives and Pallas kernels have no cycles.
     """
@@ -164,9 +164,9 @@ def compiler_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
 
 
 def compiler_floor_seconds(kernels: Sequence[CompiledKernel], chip: Chip) -> float:
-    """Return the minimum seconds of XLA's own kernels, each by ``floor_seconds``.
+    """Return the sum of ``floor_seconds`` over all executions of XLA's own kernels.
 
-    The total is at least the time of all memory traffic, including the traffic of copies and SparseCores, which run
+    The result is at least the time of all memory traffic, including the traffic of copies and SparseCores, which run
     concurrently.
     """
     total, of_memory = 0.0, _bytes_moved_beside(kernels) / chip.memory_bytes_per_second
@@ -448,7 +448,7 @@ _OF_A_GPU = ("mosaic_gpu_v2", "__gpu$xla.gpu.triton", "triton_kernel_call", "tri
 
 
 def pallas_seconds(kernels: Iterable[CompiledKernel], chip: Chip, *, rows: float = 1.0) -> float:
-    """Return the seconds of all Pallas kernels except attention: FLOPs at the peak, or bytes at the memory bandwidth.
+    """Return the seconds of all Pallas kernels except attention: the larger of each kernel's compute and memory times.
 
     TPU kernels state FLOPs and bytes; on a GPU, array shapes determine them. Grouped matmuls read all rows of their
     buffers, including rows that a balanced routing leaves empty. ``rows`` is the share of rows whose FLOPs count.
@@ -497,7 +497,7 @@ def _factors(run: Instruction) -> list[str]:
 
 
 _IN_8_BITS = {"fp8": r"f8\w+\[", "int8": r"[su]8\["}
-"""Patterns of HLO type prefixes, by ``Runtime.matmul_quantization``."""
+"""Patterns of HLO type prefixes, keyed by ``Runtime.matmul_quantization``."""
 
 
 def _peak(chip: Chip, factors: Sequence[str]) -> float:
@@ -508,7 +508,7 @@ def _peak(chip: Chip, factors: Sequence[str]) -> float:
 
 _SPLASH = re.compile(r"splash_mha_(?P<phase>fwd|dq|dkv)_")
 _SPLASH_WIDTHS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
-"""Matmuls per score over the query width and over the value width, by phase of splash attention.
+"""Matmuls per score over the query width and over the value width, keyed by phase of splash attention.
 
 ``fwd``: scores and weighted values. ``dq``: recomputed scores, their gradients, gradients of queries. ``dkv``:
 recomputed scores, their gradients, gradients of keys and values.
@@ -525,7 +525,7 @@ _CUDNN_WIDTHS = {"": (1, 1), "Backward": (3, 2)}
 
 
 def attention_seconds(kernel: CompiledKernel, chip: Chip) -> float:
-    """Return the seconds of one execution of an attention kernel: FLOPs at the peak, or bytes; 0 for another kernel."""
+    """Return the larger of an attention kernel's compute and memory times per execution; 0 for another kernel."""
     flops = attention_flops(kernel)
     return max(flops / chip.flops_per_second, bytes_moved(kernel) / chip.memory_bytes_per_second) if flops else 0.0
 

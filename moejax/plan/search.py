@@ -21,7 +21,7 @@ ROOM = 0.85
 times the estimate.
 """
 DOUBT = 1.3
-"""The same share for remedies. It is larger, so that each kind of remedy is tried even if its estimate does not fit."""
+"""Like ``ROOM``, for remedies. It is above 1, so that each kind of remedy is tried even if no estimate fits."""
 MOST_PARTS = 64
 
 Make = Callable[[Training, Topology], Plan]
@@ -54,7 +54,7 @@ def ways(training: Training, topology: Topology) -> str:
 
 
 def _sizes_joined(training: Training, topology: Topology) -> dict[str, int]:
-    """Return the mesh axis sizes within each part that ``dcn_data`` joins."""
+    """Return the mesh axis sizes within each of the parts that ``dcn_data`` connects."""
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
     return dict(zip(MESH_AXES, sizes, strict=True))
 

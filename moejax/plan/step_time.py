@@ -3,8 +3,8 @@
 The roofline assumes matmuls at the chip's peak, and bytes at the bandwidth of memory and links. The overlap is an
 assumption. Matmuls always overlap with memory traffic. Weights and gradients travel along ``dcn_data``, ``data`` and
 ``fsdp``. They do not depend on the previous layer, so they overlap with the work of other layers. Tokens that travel
-along ``expert`` and ``tensor`` do not overlap: their time is added. This is not a bound, because XLA may hide part of
-it.
+along ``expert`` and ``tensor`` do not overlap, so their time is added. The result is not a bound, because XLA may
+overlap a part of this communication.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OverlappedLinks:
         return sum((s for axes, s in self.link_seconds.items() if not _is_hidden(axes)), 0.0)
 
     def beside(self, work_seconds: float) -> float:
-        """Return the total seconds of ``work_seconds`` of work and of communication, with their overlap."""
+        """Return the total seconds of work and communication with the assumed overlap."""
         return max(work_seconds, self.hidden_seconds) + self.exposed_seconds
 
 
@@ -57,7 +57,7 @@ class Roofline(OverlappedLinks):
     memory_seconds: float
     """Seconds of the estimated memory traffic at the chip's memory bandwidth."""
     link_seconds: dict[str, float]
-    """Seconds of communication, by mesh axes joined with a plus."""
+    """Seconds of communication, keyed by mesh axes joined with a plus."""
 
     @property
     def work_seconds(self) -> float:
@@ -163,8 +163,8 @@ def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
-    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one pass: forward, or
-    backward to the activations, where scales lie along other axes.
+    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one forward pass, or of one
+    backward pass to the activations, which has scales along other axes.
 
     Each matrix is read twice, for its scales and for rounding, and written in 8 bits; the matmul then reads 8 bits.
     Routed experts are gathered, then quantized. Other matrices are quantized per shard, then gathered, so the gather
@@ -174,7 +174,7 @@ def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
         return 0.0
     value, a = value_bytes(training), training.architecture
     part = flops_per_token(a, training.recipe.data.sequence_length)
-    # A token's matmul has two FLOPs for each of these numbers.
+    # A token's matmul has two FLOPs for each weight.
     others = part.attention_projections + part.shared_experts + part.dense_feed_forward + part.mtp_projections
     others = float(others) / 2 / mesh["tensor"]
     routed = float(params(a).routed_experts + mtp_params(a).routed_experts) / (mesh["tensor"] * mesh["expert"])

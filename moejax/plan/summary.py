@@ -65,7 +65,7 @@ def summary(plan: Plan, price: float | None = None) -> Result:
 
 
 def excess(plan: Plan) -> str:
-    """Return a sentence on how far a training run exceeds a chip's memory, or with XLA's reason."""
+    """Return a sentence that states by how much a training run exceeds a chip's memory, or XLA's reason."""
     if plan.memory.left >= 0:
         return f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit.rstrip('.')}."
     over = f"{format_bytes(-plan.memory.left, 3)} more than the {format_bytes(plan.memory.limit, 3)} of a chip"
@@ -253,13 +253,11 @@ def _time(plan: Plan, price: float | None) -> Table:
     overlap = "assumed" if program.waited_seconds is None else "assumed in the roofline and taken from XLA's "
     "schedule in the program"
     notes = [
-        f"By the longer of the two estimates, the {longer}'s: {format(plan.tokens)} tokens in {plan.days:.3g} days "
-        "and "
-        f"{plan.chip_hours:,.0f} chip-hours{cost}; {format(plan.tokens_per_day, 3)} tokens a day.",
+        f"The longer estimate is the {longer}'s. It gives {format(plan.tokens)} tokens in {plan.days:.3g} days and "
+        f"{plan.chip_hours:,.0f} chip-hours{cost}, or {format(plan.tokens_per_day, 3)} tokens a day.",
         "The roofline counts matmuls, estimated memory traffic and links at their peaks. The program counts its "
-        "kernels: "
-        f"{products}, other kernels at the memory bandwidth. The overlap of the links is {overlap}. Neither is a "
-        f"strict bound; {MEASURED} (docs/plans.md).",
+        f"kernels: {products}, other kernels at the memory bandwidth. The overlap of the links is {overlap}. Neither "
+        f"is a strict bound; {MEASURED} (docs/plans.md).",
     ]
     if (kind := plan.matmul_quantization) != "none":
         notes += [

@@ -27,7 +27,7 @@ CUBE = 4
 HOST_CHIPS = 4
 """Number of chips of a host: 2x2x1 on a three-dimensional torus, and at least 4 on v5e and v6e."""
 _LONGEST = {"v4": (4096, 16), "v5p": (6144, 24), "tpu7x": (9216, 36)}
-"""Number of chips of the largest slice, and maximum number along an edge, by chip."""
+"""Number of chips of the largest slice, and maximum number along an edge, keyed by chip."""
 MOST_SLICES = 64
 MOST_GPUS = 2**14
 
@@ -153,7 +153,7 @@ def check_compiler(topology: Topology) -> None:
 
 
 def parse(text: str) -> Topology:
-    """Return the topology written ``CHIP:AxB``, ``CHIP:AxBxC``, ``2xCHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
+    """Parse a topology: ``CHIP:AxB``, ``CHIP:AxBxC``, ``2xCHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
 
     Raises:
       ValueError: the chip or slice does not exist; the message suggests the nearest.
@@ -231,8 +231,8 @@ def _rule(chip: str) -> str:
     if flat:
         return small
     most, longest = _LONGEST[chip]
-    cubes = f"cubes of {CUBE}x{CUBE}x{CUBE}, short edges first"
-    return f"{small}, and, with more chips, {cubes}, with edges up to {longest} and at most {most:,} chips"
+    edges = f"edges that are multiples of {CUBE} up to {longest}, in ascending order"
+    return f"{small}. Larger slices have {edges}, and at most {most:,} chips"
 
 
 def _names(chip: str) -> list[str]:
@@ -306,9 +306,7 @@ class GpuTarget:
 
 
 def _cudnn_version() -> tuple[int, int]:
-    """Return the version of the installed cuDNN, which programs may call; if none is installed, a version that supports
-    all these GPUs.
-    """
+    """Return the version of cuDNN that programs may call: the installed one, or one that supports all these GPUs."""
     try:
         major, minor, *_ = importlib.metadata.version("nvidia-cudnn-cu13").split(".")
     except importlib.metadata.PackageNotFoundError:
@@ -331,8 +329,8 @@ TARGETS = {
     "b200": GpuTarget("NVIDIA B200", 10, 148, 128, 1.965, 191_514_411_008, 7672.32e9, 132_644_864, 233_472),
     "gb200": GpuTarget("NVIDIA GB200", 10, 152, 128, 2.062, 197_897_748_480, 7928.064e9, 135_528_448, 233_472),
 }
-"""Targets by the names of ``moejax.laws.chips.CHIPS``.
+"""Targets, keyed by the names of ``moejax.laws.chips.CHIPS``.
 
-The numbers are reported by CUDA for the devices (OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
+CUDA reports these numbers for the devices (OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
 2026-11-24).
 """

@@ -89,8 +89,8 @@ class FollowedRecipe(Protocol):
 
 
 Recipes = Mapping[str, Callable[[Path, Sequence[str], int], FollowedRecipe]]
-"""Papers' procedures by name. Their arguments are a run table, the names of the models to use (all if empty), and a
-seed.
+"""Procedures of papers, keyed by name. Their arguments are a run table, the names of the models to use (all if empty),
+and a seed.
 """
 
 
@@ -115,7 +115,7 @@ def analyse(
     update: ProgressCallback = lambda share, text: None,
     recipes: Recipes = MappingProxyType({}),
 ) -> Analysed:
-    """Fit the analysis' laws to a run table, compute their decisions, and apply its recipe, a key of ``recipes``."""
+    """Fit the laws of ``analysis`` to a run table, compute their decisions, and apply the recipe that it names."""
     fitted, compared, decisions, left_out, reach = [], [], [], [], {}
     frame = run_table.read(table)
     stages = 3 * len(analysis.laws)
@@ -178,7 +178,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
-    """Return notes on which runs of a sweep the laws are fitted to; empty if the study sweeps no settings."""
+    """Return notes about the selection of fitted runs from a sweep; empty if the study sweeps no settings."""
     sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
     if not analysis.laws:
         return ()
@@ -192,9 +192,9 @@ def _analyse_law(
     name: str, table: Path, frame: run_table.DataFrame, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
     """Fit one law to the table, test it on the held-out runs, and compute its decisions. The third value measures how
-    far the held-out runs lie beyond the fitted runs.
+    far the held-out runs are beyond the fitted runs.
     """
-    # The source of the table has already checked its units: a training run, or the import of a named table.
+    # The units need no check, because the table comes from training runs or from an import that checked them.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
     fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
@@ -225,15 +225,13 @@ def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[
     ]
     seeds = ", with one seed" if "seed" in frame and frame["seed"].nunique() == 1 else ""
     models, groups = (frame[name].nunique() for name in ("model", "group"))
-    shared = f", {counted(groups, 'group')} with the same architecture or trunk," if groups < models else ""
+    shared = f" in {counted(groups, 'group')} with the same architecture or trunk" if groups < models else ""
     caveats = [
         f"{len(frame)} runs of {counted(models, 'model')}{shared} span a factor of {' and '.join(span)}{seeds}; "
         "published laws use hundreds of runs over factors of at least 100."
     ]
     if groups == 1:
-        caveats.append(
-            "All runs share one model's random effect, so all resamples are equal and intervals are unknown."
-        )
+        caveats.append("All runs belong to one group of models, so all resamples are equal and intervals are unknown.")
     for law in fitted:
         if law.not_determined:
             names = ", ".join(law.not_determined)

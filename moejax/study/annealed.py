@@ -1,4 +1,4 @@
-"""Predict annealed losses at budgets without a branch from a study's trunks (``analysis.anneal``)."""
+"""Predict the losses of branches that were not trained, from the loss curves of a study (``analysis.anneal``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from moejax.wording import counted, told
 
 PREDICT = "predict"
 TABLE = "annealed.parquet"
-"""Name of the table in a study's folder that has the run table and rows of predicted losses."""
+"""File in a study's folder with the rows of the run table and rows of predicted losses."""
 LEAST_POINTS = 3
 """Minimum number of the trunk's validation losses between its warm-up and the first branch."""
 
@@ -132,13 +132,11 @@ def _check_recipe(training: Training) -> None:
     recipe, name = training.recipe, training.name
     optimizer = recipe.optimizer
     whys = {
-        f"recipe.evaluate_tokens is 0, so its curve has no validation losses; set it to a small part of the shortest "
+        f"recipe.evaluate_tokens is 0, so the trunk has no validation losses; set it to a small part of the shortest "
         f"budget, {recipe.budgets_tokens[0]:,} tokens": not recipe.evaluate_tokens,
-        "optimizer.decay_share is 1: its learning rate has no constant part, like a cosine schedule; lower it, for "
-        "example to 0.2": optimizer.decay_share == 1,
-        "optimizer.final_share is 1: its learning rate never falls, and nothing is annealed; lower it": (
-            optimizer.final_share == 1
-        ),
+        "optimizer.decay_share is 1, so the learning rate has no constant part, as in a cosine schedule; lower "
+        "decay_share, for example to 0.2": optimizer.decay_share == 1,
+        "optimizer.final_share is 1, so the learning rate never falls; lower final_share": optimizer.final_share == 1,
         f"recipe.budgets_tokens has {len(recipe.budgets_tokens)} budgets; train at least {LEAST_BRANCHES}, so that "
         "each can be predicted from the others": len(recipe.budgets_tokens) < LEAST_BRANCHES,
         "recipe.batch_ramp changes the batch size, but curve laws sum over updates of equal batch size; remove it": (
@@ -205,7 +203,7 @@ def conclude_annealed(
             # The table belongs to an earlier analysis that requested it.
             (folder / TABLE).unlink()
         return None
-    # Read everything that may be refused before fitting.
+    # Read and check all inputs before the slow fits.
     check_table(analysis, folder)
     runs = run_table.read(folder / run_table.TABLE)
     runs = runs.assign(is_predicted=0)
@@ -237,7 +235,7 @@ def check_table(analysis: Anneals, folder: Path) -> None:
 
 
 def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -> tuple[LossCurve, list[Branch]]:
-    """Read validation losses of a model's trunk and branches. The branches end with the losses of the model's rows.
+    """Read validation losses of a model's trunk and branches. The last loss of each branch comes from the run table.
 
     Raises:
       UserError: the log is missing, has no validation losses, or has validation losses of another training run.
@@ -259,7 +257,7 @@ def read_branches(training: Training, folder: Path, runs: run_table.DataFrame) -
         if beyond := [step for step in measured if not phase.start < step <= phase.end]:
             raise UserError(
                 f"{path} has a validation loss of {phase.name} at step {beyond[0]:,}, but {phase.name} has steps "
-                f"{phase.start + 1:,} to {phase.end:,}. The file was changed or belongs to another training. Copy "
+                f"{phase.start + 1:,} to {phase.end:,}. The file was changed or belongs to another training run. Copy "
                 "it again from the machine that trained the model, or leave analysis.anneal empty."
             )
         curves.append((phase, curve_of(training, phase, measured)))
@@ -287,9 +285,7 @@ def curve_of(training: Training, phase: Phase, measured: Mapping[int, float]) ->
 def _rows(
     training: Training, runs: run_table.DataFrame, annealed: AnnealedLosses, asked: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return rows for untrained budgets: the columns that are equal in all of the model's rows, and predicted
-    losses.
-    """
+    """Return rows for untrained budgets: predicted losses, and the columns that are equal in all rows of the model."""
     recipe, first = training.recipe, runs.iloc[0]
     shared = {name: first[name] for name in runs if runs[name].nunique(dropna=False) == 1}
     _, branches = phases(replace(training, recipe=replace(recipe, budgets_tokens=tuple(asked))))

@@ -46,9 +46,7 @@ class CloudEngine:
     """Names of secret environment variables of every process; manifests do not contain their values."""
 
     def name(self, task: Task) -> str:
-        """Return the service's name of a training run. It depends only on the training, so that no training runs
-        twice.
-        """
+        """Return the service's name for a training run. A second submission of the same training has the same name."""
         # The name of a training run that was launched without a study already begins with the study's name.
         study = "" if f"{task.name}-".startswith(f"{self.study_name}-") else f"{self.study_name}-"
         return kubernetes_name(f"{study}{task.name}-{self._mark(task.study, task.name)}")
@@ -64,7 +62,7 @@ class CloudEngine:
 
 
 _LONGEST_NAME = 40
-"""Maximum length of a name. JobSet derives pod names from it, which have at most 63 characters."""
+"""Maximum length of a name. JobSet adds suffixes to form pod names, which have at most 63 characters."""
 
 
 def kubernetes_name(text: str) -> str:
@@ -96,7 +94,7 @@ def holds_corpus(mount: Mount, data: DataConfig) -> bool:
     """Return whether the mount holds the corpus, so that it need not be prepared on this machine.
 
     Raises:
-      UserError: machines that see only the mount would not find a part of the corpus.
+      UserError: a part of the corpus is outside the mount, where the machines cannot read it.
     """
     sources = [part.source for part in data.parts] or [data.source]
     tokenizer = (data.tokenizer or "").partition("#")[0]
@@ -159,7 +157,7 @@ def cloud_tpu_type(topology: Topology) -> str:
 
 
 def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
-    """Return the environment variable with the chip's XLA options, which applies to all programs except the step."""
+    """Return the environment variable with the chip's XLA options for all programs except the training step."""
     flags = as_flags(options_of(topology.chip_name, training.recipe.runtime))
     return {"LIBTPU_INIT_ARGS": flags} if flags else {}
 

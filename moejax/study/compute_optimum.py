@@ -37,15 +37,15 @@ class ComputeOptimum:
     few: str = ""
     """Clause stating that the models are too few for intervals; empty if they suffice."""
     prices: dict[str, float] = field(default_factory=dict)
-    """Shadow prices: change of the minimal loss, in nats per token, per e-fold of ``flops`` and, if above 1, per e-fold
-    of ``expansion``. Everything else is kept optimal.
+    """Shadow prices: change of the minimal loss, in nats per token, if ``flops`` or ``expansion`` increases by a factor
+    of e. Everything else is kept optimal. Only an expansion above 1 has a price.
     """
     extrapolation: float
     """Ratio of the budget to the largest fitted run's compute, counted as 6 · active parameters · tokens."""
 
 
 def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    """Return a law's closed-form optima, by expansion; empty for a law that does not split a budget.
+    """Return expansions and a law's closed-form optima at them; empty if the law does not split a budget.
 
     A law with an expansion gets two optima: at the largest expansion, and at 1, the dense baseline.
     """
@@ -72,7 +72,7 @@ def _optimum(rule: DecisionRule, law: Law, *, flops: float | jax.Array, expansio
 def decide(
     law_name: str, law: Law, resampled: Bootstrap, expansion: float, claim_of: ClaimOf, flops: float, largest: float
 ) -> ComputeOptimum:
-    """Check one optimum of a fitted law, and compute its confidence intervals; unknown if the models are too few."""
+    """Check one optimum of a fitted law, and compute its intervals, which are unknown if there are too few models."""
 
     def answer(one: Law) -> dict[str, Any]:
         claim = claim_of(one)
@@ -101,7 +101,7 @@ def family(decision: ComputeOptimum) -> str:
 
 
 def prices(law_name: str, law: Law, flops: float, expansion: float) -> dict[str, float]:
-    """Return the shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
+    """Return the shadow prices of the budget and the expansion, computed by ``jax.grad`` through the closed form."""
     rule = _split_rule(law_name)
     if rule is None:
         return {}

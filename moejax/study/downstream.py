@@ -1,8 +1,8 @@
 """Evaluate a study's checkpoints on downstream tasks after training, and write a table of scores.
 
-``downstream/MODEL/TOKENS.TASK.json`` has the score of one checkpoint in one task, with everything that determines the
-score: the task, its shots and files, and the run. Existing scores are kept; scores with other settings are computed
-again. ``scores.parquet`` has a row per model, budget and task, with the run's loss and sizes, and the fitted error.
+``downstream/MODEL/TOKENS.TASK.json`` has the score of one checkpoint on one task, with everything that determines the
+score: the task, its shots and files, and the run. A score is computed again only if one of these has changed.
+``scores.parquet`` has a row per model, budget and task, with the run's loss and sizes, and the fitted error.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AskedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedScore:
-    """The score of one checkpoint in one task."""
+    """The score of one checkpoint on one task."""
 
     checkpoint: AskedCheckpoint
     task: EvaluationTask
@@ -95,7 +95,7 @@ class AskedScore:
         Task files that are absent on this machine count as unchanged.
 
         Raises:
-          Damaged: the file differs from what was written.
+          Damaged: the file was changed after it was written.
         """
         if not self.file.is_file():
             return None
@@ -192,7 +192,7 @@ def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
     names = [one.name for one in wanted if not one.folder.is_dir() or not finished_steps(one.folder)]
     if names:
         raise UserError(
-            f"{counted(len(names), 'checkpoint')} of {len(wanted)} for the downstream tasks cannot be found in "
+            f"{len(names)} of {counted(len(wanted), 'checkpoint')} for the downstream tasks are missing in "
             f"{wanted[0].study}/models: {some(names)}. Copy them again from the machine that trained them, or leave "
             "downstream.tasks and downstream.suite empty."
         )
@@ -278,7 +278,7 @@ def _text(folder: Path) -> str | None:
 def _files(folder: str, task: str) -> str | None:
     """Return the SHA-256 of a folder of task files if it contains the task, so that a changed task is evaluated again.
 
-    The result is empty for one of the harness's own tasks, and None if the folder is not on this machine.
+    The result is empty if the folder does not define the task, and None if the folder is not on this machine.
     """
     if not folder:
         return ""
@@ -299,7 +299,7 @@ Ask = Callable[[LoadedModel, ProgressCallback], dict[str, Any]]
 
 
 def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[str, Ask]:
-    """Return, by task, the function that evaluates it."""
+    """Return functions that evaluate the tasks, keyed by task."""
     harness = [one.task for one in asked if of_harness(one)]
     if harness and not has_harness():
         raise UserError(

@@ -45,8 +45,8 @@ SET_BY_LAUNCH = {
     "signal": "--grace",
     "array": "--at-a-time",
 }
-"""Options of sbatch that ``--set`` refuses, with the moejax option that sets them. The mesh was checked for the devices
-that these options request.
+"""Options of sbatch that ``--set`` rejects, with the moejax option that sets them. Moejax checks the mesh for the
+devices that these options request.
 """
 
 
@@ -196,8 +196,8 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
         claim, _, path = options.volume.partition(":")
         if not claim or not path.startswith("/") or not PurePosixPath(normpath(out)).is_relative_to(normpath(path)):
             raise UserError(
-                f"--volume is {options.volume} and --out {out}; give --volume CLAIM:PATH and an --out below PATH, "
-                "where the volume must also be mounted on this machine."
+                f"--volume is {options.volume} and --out {out}; give --volume CLAIM:PATH and an --out below PATH. "
+                "The volume must also be mounted at PATH on this machine."
             )
         mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
     else:
@@ -234,7 +234,9 @@ def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) ->
     if name not in GKE_ACCELERATORS:
         raise UserError(f"{name} is not a TPU that GKE offers; choose {', '.join(GKE_ACCELERATORS)}.")
     if asked and replace(asked, slices=1) not in rentable(name):
-        raise UserError(f"{asked.name} is not a whole machine; the smallest slice is {rentable(name)[0].name}.")
+        raise UserError(
+            f"{asked.name} does not consist of whole machines; the smallest slice is {rentable(name)[0].name}."
+        )
     topologies = [asked] if asked else rentable(name)
     sizes = [topology.devices for topology in topologies]
 
@@ -258,7 +260,7 @@ def _requests(
     request: Callable[[int, EstimatedTraining], ResourceRequest],
     slices: int = 1,
 ) -> dict[str, ResourceRequest]:
-    """Return the request for the fewest chips of ``sizes`` that hold each training run."""
+    """Return a request for each training run, with the smallest number of chips in ``sizes`` that holds it."""
     by_name = {one.model: one for one in estimate(study, chip, mfu=mfu).trainings}
     return {
         one.name: request(chips_for(one, by_name[one.name], chip, sizes, slices), by_name[one.name])
@@ -276,8 +278,8 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
     chip = (options.topology or options.chip or "h100").lower().partition(":")[0]
     if options.topology and parse(options.topology).slices > 1:
         raise UserError(
-            f"--topology is {options.topology}; moejax launch sky can request only one slice; use moejax launch gke "
-            "for several."
+            f"--topology is {options.topology}, but moejax launch sky can request only one slice; use moejax launch "
+            "gke for several."
         )
     if options.topology or chip in GKE_ACCELERATORS:
         if options.nodes:

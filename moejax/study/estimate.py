@@ -110,7 +110,7 @@ class StudyEstimate:
 
     @property
     def totals(self) -> dict[str, float]:
-        """Sums over the study, by the names in ``Stated.quantity``."""
+        """Sums over the study, keyed by the names in ``Stated.quantity``."""
         sums = {
             "models": float(len(self.trainings)),
             "runs": float(len(self.runs)),
@@ -130,7 +130,7 @@ def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None
     """
     study.check()
     if not 0 < mfu <= 1:
-        raise UserError(f"The MFU is {mfu:g}; give the reached share of the peak, above 0 and at most 1.")
+        raise UserError(f"The MFU is {mfu:g}; give a share of the peak above 0 and at most 1.")
     if price is not None and not price >= 0:
         raise UserError(f"The price is {price:g}; give the price of one chip per hour, at least 0.")
     order = {name: place for place, name in enumerate(study.models)}
@@ -267,10 +267,10 @@ def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, in
 def chips_for(
     training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], slices: int = 1
 ) -> int:
-    """Return the smallest available number of devices that holds a training run's step and divides its mesh and batch.
+    """Return the smallest number in ``sizes`` of devices that hold a training run's step and fit its mesh and batch.
 
-    Each of several ``slices`` holds all of the state. The memory of a step is an estimate (``step_bytes``), so if only
-    one number is available, an excess is only a warning.
+    Each of several ``slices`` holds the whole state. The memory of a step is an estimate (``step_bytes``), so exceeding
+    the chip's memory is only a warning if ``sizes`` has one entry.
 
     Raises:
       UserError: no number fits, or the device does not support matmuls in the requested 8-bit type.
@@ -291,7 +291,7 @@ def chips_for(
             try:
                 axes = mesh_axes(training, size, slices)
             except UserError as error:
-                why = why or f" Of {size:,}: {error}"
+                why = why or f" With {size:,} chips: {error}"
                 continue
             needed[size] = step_bytes(training, axes, "tpu" if device.torus_dimensions else "gpu")
             if needed[size] <= ROOM * device.memory_bytes:

@@ -85,7 +85,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Submit tasks without waiting, and return the engine's id of each task, by model.
+        """Submit tasks without waiting, and return the engine's ids of the tasks, keyed by model.
 
         Raises:
           UserError: the engine is not available, or refuses the tasks.
@@ -113,7 +113,7 @@ def train_all(
 
     Raises:
       UserError: training runs failed; the message names them and the reasons. All other training runs are done.
-      ChildError: training runs failed, and not only because of user mistakes.
+      ChildError: training runs failed, not all of them because of user mistakes.
     """
     left, failures = len(tasks), []
     try:

@@ -126,7 +126,7 @@ class Trial:
         return dataclasses.replace(study, notes={**study.notes, **notes})
 
     def _with_losses(self, row: dict[str, Any], place: int) -> dict[str, Any]:
-        """Return a row with an artificial loss, by its model's rank, in every column that only training provides."""
+        """Return a row with an artificial loss, which increases with ``place``, in every column that needs training."""
         return {**dict.fromkeys(self.measured, 2.0 + 0.01 * place + 1.0 / row["tokens"]), **row}
 
 

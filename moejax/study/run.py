@@ -211,7 +211,7 @@ def train_study(
     update: ProgressCallback,
     log: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Train all untrained models, locally or by ``executor``, write the run table, and return its path.
+    """Train all untrained models on this machine or with ``executor``. Write the run table and return its path.
 
     ``tasks`` are training runs with their resource requests. Without them, training runs that differ only in seed,
     learning rate and weight decay are vmapped, at most ``vmap`` in a process. Fewer runs share a process if a worker
@@ -306,7 +306,7 @@ def _check_kept(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def conclude(folder: Path, update: ProgressCallback, recipes: Recipes = MappingProxyType({})) -> Concluded:
-    """Fit laws to a trained study's run table, compute decisions and checks, and apply its recipe, a key of
+    """Fit laws to a trained study's run table, compute decisions and checks, and apply the study's recipe, a key of
     ``recipes``.
 
     Raises:
@@ -323,7 +323,7 @@ def conclude(folder: Path, update: ProgressCallback, recipes: Recipes = MappingP
         raise UserError(
             f"{folder} has no data/corpus.json, which records the training data of its models; copy it there."
         )
-    # Read everything that may be refused before fitting.
+    # Read and check all inputs before the slow fits.
     summary, frame = read_summary(folder / "data"), run_table.read(table)
     annealed = conclude_annealed(study.trainings(), study.analysis, folder, update)
     analysed = analyse(table, study.analysis, update, recipes)
@@ -370,7 +370,7 @@ def conclude_table(
 
     Args:
       laws: laws to fit; by default the laws in ``MOST_LAWS`` whose columns the table has.
-      flops: budget of the decision; by default ten times the largest run's.
+      flops: budget of the decision; by default ten times the FLOPs of the largest run.
 
     Raises:
       UserError: the table has no losses.
@@ -386,7 +386,7 @@ def conclude_table(
     runs = runs[~empty].reset_index(drop=True)
     sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
     labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
-    # If models have several runs, names that no two rows share are names of runs.
+    # If some models have several runs but every row has its own name, the names belong to runs, not to models.
     if "model" not in runs or (runs["model"].nunique() == len(runs) > labels.nunique()):
         runs["model"] = [f"model {int(label) + 1}" for label in labels]
     if "group" not in runs:

@@ -1,5 +1,5 @@
-"""Run a study's training runs as Slurm jobs through submitit: an array per resource request, requeued after
-preemption.
+"""Run a study's training runs as Slurm jobs through submitit, with one job array per resource request. Preempted jobs
+are requeued.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SlurmExecutor:
                 map_count=len(group) if len(group) > 1 else None,
                 **self._parameters(resources),
             )
-            scripts.append("\n".join([script.rstrip(), "", "# which runs, by its number in the array,", *commands]))
+            scripts.append("\n".join([script.rstrip(), "", "# Commands, by index in the array:", *commands]))
         return "\n\n".join(scripts)
 
     def check_limits(self, tasks: Sequence[Task]) -> None:
@@ -169,7 +169,7 @@ class SlurmExecutor:
 
 
 def queued() -> dict[str, str]:
-    """Return the state of every job of this user in the queue, by job id.
+    """Return the states of this user's jobs in the queue, keyed by job id.
 
     Raises:
       UserError: Slurm is not installed, or does not respond.
@@ -213,7 +213,7 @@ def _submitit() -> ModuleType:
     try:
         import submitit
     except ImportError as error:
-        raise UserError("submitit is not installed; pip install 'moejax[slurm]'.") from error
+        raise UserError("submitit is not installed. Run pip install 'moejax[slurm]'.") from error
     finally:
         if not chosen:
             del os.environ[LOG_LEVEL]

@@ -9,8 +9,8 @@ given the previous stage's result::
 
     config.stages = [dict(name="depth"), dict(name="width", make=wider)]
 
-``stages/NAME.json`` keeps the models of a stage. Its training runs can be resumed, launched and reported without the
-config, which only stages that are not made yet need.
+``stages/NAME.json`` keeps the models of a stage. The stage's training runs can then be resumed, launched and reported
+without the config. Only stages that have not been made need it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StageModels:
     models: dict[str, Architecture]
     """Architectures by name. A model of an earlier stage may occur again with the same settings; it is trained once."""
     recipes: dict[str, Any] = field(default_factory=dict)
-    """Recipe settings that differ from the study's, by model."""
+    """Recipe settings that differ from the study's, keyed by model."""
     seeds: dict[str, Seed] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     references: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class StageModels:
     expected: str = ""
     """The model that a dry run assumes to win."""
     made_from: dict[str, Scale] = field(default_factory=dict)
-    """Losses of the previous stage by model; the function omits this field."""
+    """Losses of the previous stage, keyed by model; the function omits this field."""
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -145,8 +145,8 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
     rows.
 
     Raises:
-      UserError: a stage's function fails, returns no models, or returns other models than the folder has; or the study
-        was read from a folder, which has no functions.
+      UserError: a stage's function fails, returns no models, or returns models that differ from those in the folder; or
+        the study was read from a folder, which has no functions.
     """
     for number, stage in enumerate(study.stages):
         if not number:

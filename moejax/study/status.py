@@ -1,4 +1,4 @@
-"""Read a study's identity, launches and progress from its folder, whatever engine runs it."""
+"""Read a study's identity, launches and progress from its folder, independently of the engine that runs it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REMEDY = "restore a copy, or give the study's config with --config and another -
 
 
 def identity(url: str | PathLike[str]) -> dict[str, Any]:
-    """Return the identity of the study in a local or remote folder, which determines its runs.
+    """Return the settings that determine the runs of the study in a local or remote folder.
 
     Raises:
       UserError: the folder holds no study, or cannot be reached.
@@ -52,14 +52,14 @@ LAUNCHES = "launches.jsonl"
 
 
 def write_launch(study: str | PathLike[str], engine: str, ids: Mapping[str, str]) -> None:
-    """Append a launch with the engine's id of each task, by model."""
+    """Append a launch with the engine's ids of the tasks, keyed by model."""
     storage = open_storage(study)
     line = sealed({"engine": engine, "at": time.time(), "ids": dict(ids)}, indent=None)
     storage.pipe_file(LAUNCHES, ((read_text(storage, LAUNCHES) or "") + line).encode())
 
 
 def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
-    """Return the latest engine id of each task, by model."""
+    """Return the latest engine ids of the tasks, keyed by model."""
     lines = (read_text(open_storage(study), LAUNCHES) or "").splitlines()
     ids: dict[str, str] = {}
     for place, line in enumerate(lines, start=1):

@@ -58,7 +58,7 @@ class Analysis:
     recipe: Annotated[str, one_of(("", *RECIPES))] = ""
     """A paper's procedure to apply to the runs after the laws, one of ``RECIPES``; none if empty."""
     recipe_models: tuple[str, ...] = ()
-    """Models whose runs the procedure uses; all if empty. Its figures show all models."""
+    """Models whose runs the procedure uses; all if empty. The procedure's figures show all models."""
     seed: Annotated[int, whole(0, INT32)] = 0
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -100,7 +100,7 @@ class Downstream:
     task_path: str = ""
     """Folder with custom task files, which take precedence over the harness's."""
     limit: Annotated[int, whole(0, INT32)] = 0
-    """Number of each task's first documents to use; 0 for all."""
+    """Number of documents to use from the start of each task; 0 for all."""
     max_new_tokens: Annotated[int, whole(0, INT32)] = 0
     """Maximum number of generated tokens. A lower limit of the task also applies; 0 uses only the task's limit."""
     batch_tokens: Annotated[int, whole(1, INT32)] = 8_192
@@ -140,7 +140,7 @@ class Stage:
     models: tuple[str, ...] = ()
     """Models of the stage, if known; omitted in a config."""
     made_from: dict[str, Scale] = field(default_factory=dict)
-    """Losses of the previous stage from which a later stage was made, by model; omitted in a config."""
+    """Losses of the previous stage from which a later stage was made, keyed by model; omitted in a config."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +149,14 @@ class Study:
 
     name: str
     models: dict[str, Architecture]
-    """Architectures by name. The same architecture may occur under several names, to be trained by several recipes."""
+    """Architectures by name. An architecture may occur under several names, for example with different recipes."""
     recipe: Recipe
     recipes: dict[str, Any] = field(default_factory=dict)
-    """Settings of a model's recipe that differ from ``recipe``, by the model's name, as nested settings: ``{"small":
+    """Recipe settings of single models that differ from ``recipe``, keyed by model name, such as ``{"small":
     {"budgets_tokens": [1e9], "optimizer": {"learning_rate": 1e-3}}}``.
     """
     seeds: dict[str, Seed] = field(default_factory=dict)
-    """Seeds of models that differ from the study's seed, by the model's name."""
+    """Seeds of single models that differ from the study's seed, keyed by model name."""
     seed: Seed = 0
     analysis: Analysis = field(default_factory=Analysis)
     downstream: Downstream = field(default_factory=Downstream)
@@ -195,7 +195,7 @@ class Study:
         return sorted(every, key=work, reverse=True)
 
     def groups(self) -> dict[str, str]:
-        """Return, by model name, the first model with the same architecture, which identifies the group in a fit."""
+        """Return the group of each model in a fit: the name of the first model with the same architecture."""
         first: dict[Architecture, str] = {}
         return {name: first.setdefault(architecture, name) for name, architecture in self.models.items()}
 

@@ -101,7 +101,7 @@ def test_what_is_skipped_of_a_folder_is_counted_and_named(texts, tmp_path, capsy
     found = capsys.readouterr()
     assert "1 of 4 files are read" in found.err
     assert "2 .rs, 1 without a suffix (Makefile, lib.rs, main.rs)" in found.err
-    assert "as hidden: 1 files (.secret.txt)" in found.err
+    assert "Hidden files are skipped: 1 (.secret.txt)" in found.err
     skipped = json.loads(found.out)["skipped"]
     assert (skipped["files"], skipped["by_suffix"], skipped["hidden"]) == (3, {".rs": 2, "none": 1}, 1)
     # The set lies in the source from now on.
@@ -110,7 +110,7 @@ def test_what_is_skipped_of_a_folder_is_counted_and_named(texts, tmp_path, capsy
     assert main(["data", "tokenizer", str(texts), "--vocab-size", "300", "--out", str(tmp_path / "t.json")]) == 0
     said = capsys.readouterr().err
     assert "2 of 5 files are read" in said
-    assert "as prepared sets: set" in said
+    assert "Prepared sets are skipped: set" in said
     assert "1 documents could not be read and were skipped: torn.jsonl" in said
 
 

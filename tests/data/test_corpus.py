@@ -247,7 +247,7 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
     (tmp_path / "empty").mkdir()
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.png").write_text("")
-    for name, seen in {"empty": "; known suffixes are", "pictures": r" \(but 1 \.png\)"}.items():
+    for name, seen in {"empty": "; known suffixes are", "pictures": r" \(only 1 \.png\)"}.items():
         parts = {"text": text_folder, name: tmp_path / name}
         mixture = tuple(WeightedSource(name=part, source=str(path), weight=1.0) for part, path in parts.items())
         with pytest.raises(UserError, match=f"{name} contains no readable file{seen}"):
@@ -269,7 +269,7 @@ def test_a_weight_of_less_than_a_row_is_refused_before_anything_is_read(text_fol
     weights = {"large": 1.0, "small": 0.5 if in_decay else 1e-5}
     mixture = tuple(WeightedSource(name=name, source=str(text_folder), weight=w) for name, w in weights.items())
     decay = {"large": 1.0, "small": 1e-5} if in_decay else {}
-    with pytest.raises(UserError, match="weight 1e-05 is less than one row in 10,000"):
+    with pytest.raises(UserError, match="weight 1e-05 gives less than one row in 10,000"):
         DataConfig(mixture=mixture, decay_mixture=decay, **SMALL).check()
 
 

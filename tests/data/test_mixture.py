@@ -50,7 +50,7 @@ def test_each_set_is_read_in_its_order_without_gaps(weights):
 
 
 def test_a_weight_below_one_row_in_a_period_is_refused():
-    with pytest.raises(ValueError, match="weight 1e-06 is less than one row in 10,000"):
+    with pytest.raises(ValueError, match="weight 1e-06 gives less than one row in 10,000"):
         pattern([1.0, 1e-6])
 
 

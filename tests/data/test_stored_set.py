@@ -65,5 +65,5 @@ def test_an_end_of_documents_that_was_damaged_here_is_found(places, tmp_path):
     corpus, _ = first_batches(url, tmp_path / "there", "documents")
     ends = next((tmp_path / "there").rglob("*.train.ends"))
     ends.write_bytes(bytes(len(ends.read_bytes())))
-    with pytest.raises(UserError, match="differ from what was written"):
+    with pytest.raises(UserError, match="have changed since they were written"):
         corpus.sets[0].check_content(tmp_path / "there")

@@ -306,7 +306,7 @@ def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
         assert found.seconds == 2.0
         assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
         longer = "program" if program > compute else "roofline"
-        assert f"By the longer of the two estimates, the {longer}'s: " in render.text(summary(found), width=200)
+        assert f"The longer estimate is the {longer}'s. " in render.text(summary(found), width=200)
 
 
 @pytest.mark.parametrize(("memory", "seconds"), [(0.25, 1.25), (2.0, 2.0)])

@@ -57,7 +57,7 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
         ("gb200:2x2", "There is no topology 'gb200:2x2'; write RACKSxGPUS, such as gb200:72 or gb200:2x64"),
         ("h100:2x2x8", "The topology is 'h100:2x2x8'; write HOSTSxGPUS"),
         ("tpu7x", "valid topologies are tpu7x:1x1x1, tpu7x:1x2x1, tpu7x:2x2x1, .* and [0-9]+ more"),
-        ("v5p:2x2", "slices are 1x1x1, 1x2x1, .*, and, with more chips, cubes .* The nearest are v5p:2x2x1"),
+        ("v5p:2x2", "slices are 1x1x1, 1x2x1, .* Larger slices have edges .* The nearest are v5p:2x2x1"),
         ("v5p:4x4", "The nearest are v5p:2x2x4"),
         ("v5p:8x8x9", "The nearest are .*v5p:8x8x8"),
         ("v5p:16x8x8", "The nearest are v5p:8x8x16"),

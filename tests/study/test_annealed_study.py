@@ -83,9 +83,9 @@ def test_a_study_with_a_trunk_and_branches_may_ask_for_annealed_losses():
             study({"budgets_tokens": (*RECIPE.budgets_tokens, 480 * STEP + 9)}),
             "both end at step 480, because a batch has",
         ),
-        (study({"evaluate_tokens": 0}), "of b: recipe.evaluate_tokens is 0, so its curve has no validation losses"),
-        (study({"optimizer": {"decay_share": 1.0}}), "optimizer.decay_share is 1: .* like a cosine"),
-        (study({"optimizer": {"final_share": 1.0}}), "optimizer.final_share is 1: its learning rate never falls"),
+        (study({"evaluate_tokens": 0}), "of b: recipe.evaluate_tokens is 0, so the trunk has no validation losses"),
+        (study({"optimizer": {"decay_share": 1.0}}), "optimizer.decay_share is 1, .* as in a cosine"),
+        (study({"optimizer": {"final_share": 1.0}}), "optimizer.final_share is 1, so the learning rate never falls"),
         (study({"budgets_tokens": RECIPE.budgets_tokens[:2]}), "recipe.budgets_tokens has 2 budgets; train at least 3"),
         (study(anneal_tokens=(600 * STEP,)), "has 614,400, but the longest budget of b is 491,520"),
         (

@@ -163,7 +163,7 @@ def test_tokens_without_text_and_a_changed_table_are_said_before_anything_is_tra
 
 def test_checkpoints_that_are_missing_are_named_and_nothing_is_written(trained):
     one = study_of(tasks=[validation_choices.NAME])
-    with pytest.raises(UserError, match=r"4 checkpoints of 4 .* cannot be found in .*: narrow at 1,024 tokens, narrow"):
+    with pytest.raises(UserError, match=r"4 of 4 checkpoints .* are missing in .*: narrow at 1,024 tokens, narrow"):
         ask_checkpoints(one, trained, lambda share, text: None)
     assert {path.name for path in trained.iterdir()} == {"models"}
 

@@ -1,5 +1,5 @@
-"""List the sources that can be read: a key of ``NAMED``, ``hf:NAME``, or a file or folder. File formats are recognised
-by the suffix; for a compressed file, by the suffix before ``.gz`` or ``.zst``.
+"""List the sources that can be read: a key of ``NAMED``, ``hf:NAME``, or a file or folder. The suffix of a file
+determines its format; for a compressed file, this is the suffix before ``.gz`` or ``.zst``.
 
 A format is a function ``input_shards(files, root, options)``; add one here and in ``docs/data.md``.
 """
@@ -114,12 +114,12 @@ def check_source(source: str) -> None:
 def _readable(source: str) -> list[Path]:
     if not is_there(source):
         raise UserError(
-            f"There is no file or folder {source} to read. Named sources are {', '.join(NAMED)}, and "
-            f"{hugging_face.PREFIX}NAME for a data set on the Hugging Face Hub."
+            f"There is no file or folder {source} to read. Named sources are {', '.join(NAMED)}; "
+            f"{hugging_face.PREFIX}NAME reads a data set from the Hugging Face Hub."
         )
     files, skipped = _files(path_of(source))
     if not files:
-        seen = f" (but {skipped.kinds})" if skipped.files else ""
+        seen = f" (only {skipped.kinds})" if skipped.files else ""
         raise UserError(f"{source} contains no readable file{seen}; {KNOWN}.")
     return files
 
@@ -150,7 +150,7 @@ class Skipped:
 
     @property
     def by_suffix(self) -> Counter[str]:
-        """Return the number of ``files`` by suffix."""
+        """Return the number of ``files`` with each suffix."""
         return Counter(Path(name).suffix for name in self.files)
 
     @property
@@ -168,9 +168,9 @@ class Skipped:
                 f"({some(self.files)}); {KNOWN}."
             )
         if self.hidden:
-            sentences.append(f"Skipped, as hidden: {len(self.hidden):,} files ({some(self.hidden)}).")
+            sentences.append(f"Hidden files are skipped: {len(self.hidden):,} ({some(self.hidden)}).")
         if self.prepared:
-            sentences.append(f"Skipped, as prepared sets: {some(self.prepared)}.")
+            sentences.append(f"Prepared sets are skipped: {some(self.prepared)}.")
         return " ".join(sentences)
 
 
@@ -184,7 +184,7 @@ def skipped(source: str) -> Skipped | None:
 
 def _files(path: Path) -> tuple[list[Path], Skipped]:
     every, hidden, prepared = [], [], []
-    # A pipe or a device is rejected by name when it is opened.
+    # Opening a pipe or a device raises an error that names it.
     if not path.is_dir():
         every = [path]
     for folder, folders, names in os.walk(path):

@@ -36,7 +36,7 @@ class ArrowFile(WholeFile):
                         text = value.as_py()
                         name = f"{self.name}:{number}"
                         if text is None:
-                            yield Corrupt(name, f"nothing in {self.text_field!r}")
+                            yield Corrupt(name, f"no value in column {self.text_field!r}")
                         else:
                             yield Document(name, text.encode() if isinstance(text, str) else text)
         except (OSError, pa.ArrowException) as error:
@@ -64,7 +64,7 @@ def _load(name: str, config: str):
         import datasets  # type: ignore[import-not-found]
     except ImportError:
         raise UserError(
-            f"{PREFIX}{name} needs the package datasets, which is not installed; pip install 'moejax[hf]'."
+            f"{PREFIX}{name} needs the package datasets, which is not installed. Run pip install 'moejax[hf]'."
         ) from None
     try:
         if Path(name).is_dir():

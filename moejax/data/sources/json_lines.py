@@ -1,6 +1,4 @@
-"""Read JSON lines, with one record per line and its text in one field, and ``.json`` files with one array of
-records.
-"""
+"""Read JSON lines, and ``.json`` files with one array of records. One field of each record contains its text."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from moejax.wording import says, told
 
 @dataclass(frozen=True)
 class JsonLines(FileRange):
-    """Lines that begin in ``[start, end)`` of a file; for a compressed file, which can only be read from its start, all
-    lines.
+    """Lines that begin in ``[start, end)`` of a file. A compressed file can only be read from its start, so its lines
+    are all in one input shard.
     """
 
     text_field: str
@@ -52,7 +50,7 @@ class JsonLines(FileRange):
                     elif line.strip():
                         yield _document(line, name, self.text_field)
         except UNREADABLE as error:
-            yield Corrupt(f"{self.name}, the rest", f"damaged ({says('the reader', error)})", self.size_bytes)
+            yield Corrupt(f"{self.name}, the rest", f"damaged ({says('the decompressor', error)})", self.size_bytes)
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,8 @@ _CHUNK = 2**20
 
 def _document(line: bytes, name: str, field: str) -> Document | Corrupt:
     try:
-        # If it got bytes, the parser could guess UTF-16. Concatenated files may have a byte order mark at any line.
+        # Decode first, because the parser could take bytes for UTF-16. Concatenated files may have a byte order mark
+        # at the start of any line.
         record = parse(line.decode("utf-8-sig"))
     except ValueError as error:
         return Corrupt(name, f"it is not JSON ({told(error) if isinstance(error, UserError) else says('json', error)})")

@@ -1,9 +1,9 @@
 """Read Megatron's indexed data sets: ``NAME.bin`` holds tokens, ``NAME.idx`` the start of each sequence and document.
 
-Layout of the index, little-endian: the magic ``MMIDIDX`` and two zero bytes, version 1 (uint64), code of the tokens'
-type (uint8), numbers of sequences and of document boundaries (uint64 each), tokens per sequence (int32 each), byte
-offset of each sequence (int64), and the first sequence of each document (int64). Source: Megatron-LM,
-``megatron/core/datasets/indexed_dataset.py``.
+The little-endian index contains the magic number ``MMIDIDX`` with two zero bytes, version 1 (uint64), and the code of
+the token type (uint8). The numbers of sequences and of document boundaries (uint64 each) follow, then the tokens per
+sequence (int32), the byte offset of each sequence (int64) and the first sequence of each document (int64). Source:
+Megatron-LM, ``megatron/core/datasets/indexed_dataset.py``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class MegatronDocuments(FileRange):
             index = _Index(self.index)
             tokens = mapped(self.file, index.dtype)
         except (OSError, ValueError) as error:
-            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
+            yield Corrupt(self.name, f"unreadable ({says('NumPy', error)})", self.size_bytes)
             return
         for number in range(self.start, self.end):
             first, last = index.first_token(number), index.first_token(number + 1)
             name = f"{self.file.name}:{number}"
             if last > len(tokens):
-                yield Corrupt(name, "its tokens lie beyond the end of the file")
+                yield Corrupt(name, "its tokens are beyond the end of the file")
                 continue
             content = native(tokens[first:last])
             if len(content) and content[-1] == self.end_of_document:
@@ -72,9 +72,9 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
             index = _Index(described)
             index.check()
             if (end := index.first_token(index.documents) * index.dtype.itemsize) < tokens.size:
-                raise UserError(f"{index.name} describes {end:,} bytes of {tokens.size:,}")
+                raise UserError(f"{index.name} describes only {end:,} of {tokens.size:,} bytes")
         except (OSError, ValueError) as error:
-            yield Broken(tokens, f"its index cannot be read: {told(error)}")
+            yield Broken(tokens, f"its index cannot be used ({told(error)})")
             continue
         step = max(1, index.documents * INPUT_SHARD_BYTES // max(tokens.size, 1))
         for start in range(0, index.documents, step):
@@ -107,8 +107,8 @@ class _Index:
         self.documents = boundaries - 1
 
     def check(self) -> None:
-        """Raise ``UserError`` unless the sequences are contiguous and the documents cover all sequences in order, like
-        in files written by Megatron.
+        """Raise ``UserError`` unless the sequences are contiguous and the documents cover all sequences in order, as in
+        files written by Megatron.
         """
         lengths, pointers, documents = self._lengths, self._pointers, self._documents
         expected = 0
@@ -118,14 +118,14 @@ class _Index:
             wrong = np.flatnonzero((sizes < 0) | (pointers[here : here + _CHUNK] != begins))
             if len(wrong):
                 raise UserError(
-                    f"{self.name} is damaged: sequence {here + wrong[0]:,} does not follow the previous sequence"
+                    f"sequence {here + wrong[0]:,} in {self.name} does not begin where the previous sequence ends"
                 )
             expected += int(sizes.sum())
         if documents[0] != 0 or documents[-1] != len(lengths) or (documents[1:] < documents[:-1]).any():
-            raise UserError(f"{self.name} is damaged: its documents do not cover its sequences in order")
+            raise UserError(f"the documents in {self.name} do not cover its {len(lengths):,} sequences in order")
 
     def first_token(self, document: int) -> int:
-        """Return the first token of a document; for the number of documents, return the end of the last document."""
+        """Return the position of a document's first token, or for ``documents`` the end of the last document."""
         sequence = int(self._documents[document])
         if sequence < len(self._pointers):
             return int(self._pointers[sequence]) // self.dtype.itemsize

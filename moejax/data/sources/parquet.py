@@ -67,12 +67,12 @@ def _check_column(file: File, schema: pa.Schema, field: str) -> None:
     kind = schema.field(field).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not any(is_text(kind) for is_text in _TEXT):
-        raise UserError(f"Column {field!r} of {file.path} holds {kind}, no text; name the text column.")
+        raise UserError(f"Column {field!r} of {file.path} holds {kind}, not text; name the text column.")
 
 
 def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
     buffer = value.as_buffer() if value.is_valid else None
-    return Corrupt(name, f"nothing in {field!r}") if buffer is None else Document(name, buffer.to_pybytes())
+    return Corrupt(name, f"no value in column {field!r}") if buffer is None else Document(name, buffer.to_pybytes())
 
 
 _ROWS = 256

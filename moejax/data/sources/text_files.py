@@ -55,12 +55,12 @@ class TextFiles:
                     for number, text in enumerate(pieces):
                         yield Document(f"{path}, part {number + 1}" if number else path, text, key)
             except UNREADABLE as error:
-                yield Corrupt(path, f"damaged ({says('the reader', error)})", file.size)
+                yield Corrupt(path, f"damaged ({says('the decompressor', error)})", file.size)
 
 
 @dataclass(frozen=True)
 class TextRange(FileRange):
-    """Lines that begin in ``[start, end)`` of one large file, as one document; lines above 1 MiB may be cut."""
+    """One document with the lines that begin in ``[start, end)`` of a large file. Lines above 1 MiB may be cut."""
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class TextRange(FileRange):
                 if start < end:
                     yield Document(self.name, stream.read(end - start))
         except OSError as error:
-            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
+            yield Corrupt(self.name, f"unreadable ({says('the system', error)})", self.size_bytes)
 
 
 def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[TextFiles | TextRange]:
@@ -94,7 +94,7 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
 def gathered(
     files: Sequence[File], root: Path, *, split_by_path: bool, documents_per_file: int = 1
 ) -> Iterator[TextFiles | TextRange]:
-    """Yield input shards like ``input_shards``; ``split_by_path`` chooses what determines a file's split."""
+    """Yield input shards like ``input_shards``. With ``split_by_path``, a file's path determines its split."""
     group: list[File] = []
     size = 0
     for file in files:

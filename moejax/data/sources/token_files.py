@@ -19,7 +19,7 @@ from moejax.input_file import inner_suffix
 from moejax.wording import says, told
 
 _LLM_C_TYPES = {20240520: "<u2", 20240801: "<u4"}
-"""Token type by an llm.c file's first number, for GPT-2 and Llama 3 tokens."""
+"""Token types of llm.c files, keyed by the file's first number: GPT-2 and Llama 3 tokens."""
 _LLM_C_HEADER_BYTES = 256 * 4
 
 LONGEST_DOCUMENT = 16 * 2**20
@@ -48,7 +48,7 @@ class Tokens(FileRange):
         try:
             tokens = mapped(self.file, np.dtype(self.type), self.offset)
         except (OSError, ValueError) as error:
-            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
+            yield Corrupt(self.name, f"unreadable ({says('NumPy', error)})", self.size_bytes)
             return
         here = self.start
         if here:
@@ -111,7 +111,7 @@ def _layout(file: File, vocab_size: int, end_of_document: int) -> tuple[np.dtype
         _check_count(file, int.from_bytes(begins[8:12], "little"), dtype, _LLM_C_HEADER_BYTES)
         return dtype, _LLM_C_HEADER_BYTES
     if len(begins) == _LLM_C_HEADER_BYTES and any(begins[:12]) and not any(begins[12:]):
-        raise UserError("it begins like a file of llm.c, but not with the number of a token file")
+        raise UserError("it begins like a file of llm.c, but its first number is not that of a token file")
     dtype = _bare_type(file, vocab_size)
     if file.size % dtype.itemsize:
         raise UserError(f"its {file.size:,} bytes are not a whole number of tokens of {dtype.itemsize} bytes")
@@ -139,14 +139,13 @@ def _layout_of_array(file: File) -> tuple[np.dtype, int]:
 def _check_count(file: File, count: int, dtype: np.dtype, offset: int) -> None:
     if offset + count * dtype.itemsize != file.size:
         raise UserError(
-            f"its header announces {count:,} tokens of {dtype.itemsize} bytes, but {file.size - offset:,} bytes follow"
+            f"its header states {count:,} tokens of {dtype.itemsize} bytes, but {file.size - offset:,} bytes follow"
         )
 
 
 def _bare_type(file: File, vocab_size: int) -> np.dtype:
-    """Return the type of tokens without a header: the narrowest type for the vocabulary, which most writers use. Return
-    a wider type if most values, read as that type, are in the vocabulary; the narrower values are then halves of
-    tokens.
+    """Return the type of tokens without a header. Most writers use the narrowest type for the vocabulary. Return a
+    wider type if most values, read as that type, are in the vocabulary.
     """
     usual = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     for wider in (np.dtype("<u8"), np.dtype("<u4")):
