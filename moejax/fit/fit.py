@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from moejax.config import unknown
@@ -56,8 +57,10 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
     elif isinstance(law, str):
         law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else _read(runs, law, reading)
-    fitted_runs, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
-    return with_uncertainty(fit_law(law, fitted_runs, **options), fitted_runs, dropped=dropped)
+    if isinstance(read, Runs):
+        return with_uncertainty(fit_law(law, read, **options), read)
+    result = with_uncertainty(fit_law(law, read.runs, **options), read.runs, dropped=read.dropped)
+    return replace(result, reading=read.reading)
 
 
 def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:

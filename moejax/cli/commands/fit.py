@@ -176,6 +176,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
             result = fit_law(law, read.runs, progress=show, **options)
             how = {"covariance": asked.covariance, "by": self.by}
             result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
+            result = replace(result, reading=read.reading)
             # With predictions.csv, these columns reproduce the reading of the same runs.
             columns = ReadAs(loss=fitted_column(type(result.law), self.loss), group=self.group, weight=self.weight)
             answers = Answers(notes=tuple(read.notes), standard_errors=StandardErrors.of(result, level), read=columns)
@@ -201,6 +202,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                         progress=show,
                         kept=self.out / "bootstrap.npz" if self.out else None,
                     )
+                    result = replace(result, resamples=resampled.kept())
                 answers = answer(answers, asked, result, read, resampled, level)
             except KeyboardInterrupt:
                 if self.out:

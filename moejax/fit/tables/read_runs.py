@@ -54,6 +54,8 @@ class ReadRuns:
     """Notes on the rows that were left out, with reasons."""
     read_from: Mapping[str, str] = field(default_factory=dict)
     """Expression on the file's columns for each moejax column that has another name in the file."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``read_runs`` that differ from their defaults."""
 
 
 def read_runs(
@@ -105,6 +107,18 @@ def read_runs(
       UserError: a column is missing or unknown, has no numbers, or has invalid numbers.
     """
     where, best_by = ([one] if isinstance(one, str) else list(one) for one in (where, best_by))
+    reading = {
+        "mapping": dict(mapping or {}),
+        "where": where,
+        "loss": "" if loss == "loss" else loss,
+        "group": group,
+        "weight": weight,
+        "drop_invalid": drop_invalid,
+        "drop_duplicates": drop_duplicates,
+        "best_by": best_by,
+        "smooth": smooth,
+        "trust_units": trust_units,
+    }
     if smooth and not best_by:
         raise UserError("--smooth needs the settings of a sweep; add --best-by, such as --best-by learning_rate.")
     columns = column_mapping(path, mapping, trust_units=trust_units)
@@ -140,6 +154,7 @@ def read_runs(
         notes=(*table.notes, *table.dropped, *advice(believed)),
         dropped=tuple(table.dropped),
         read_from={**table.source, **fitted},
+        reading={name: value for name, value in reading.items() if value},
     )
 
 
