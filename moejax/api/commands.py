@@ -37,10 +37,10 @@ from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import beyond_each, estimate
 from moejax.fit.uncertainty.extrapolation import where_decided
-from moejax.laws import LAWS, called
+from moejax.laws import LAWS, called, law_name
 from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.predict import law_name, published
+from moejax.laws.predict import published
 from moejax.plan import process
 from moejax.plan.plan import Plan
 from moejax.plan.topology import parse

@@ -104,7 +104,7 @@ def law_or_fit(text: str) -> str:
 
 def _is_law(text: str) -> bool:
     # Laws import JAX, which is worth it only if a folder has a fit.
-    from moejax.laws.predict import law_name
+    from moejax.laws import law_name
 
     try:
         return text == "all" or bool(law_name(text))
@@ -326,8 +326,7 @@ class LawOptions(SignOptions):
 
     def law_for(self, runs: Path | str) -> type:
         """Return the law that ``--law`` names, or ``--form`` defines on a table's columns."""
-        from moejax.laws import LAWS
-        from moejax.laws.predict import law_name
+        from moejax.laws import LAWS, law_name
 
         if self.budget == "":
             raise UserError("--budget is empty; give a formula, such as 'C = 6*N*D', or leave it out.")

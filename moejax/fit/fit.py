@@ -16,8 +16,8 @@ from moejax.fit.search.objective import PENALTIES, Penalty, named_penalty
 from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.laws import law_class
 from moejax.laws.formula_law import formula_law
-from moejax.laws.predict import law_class
 from moejax.say import say
 from moejax.wording import listed, shown
 

@@ -371,6 +371,12 @@ class FitResult(Plotted):
         """Clause stating that the draws are too few for intervals (``Uncertainty.few``); empty if they suffice."""
         return "" if self.uncertainty is None else self.uncertainty.few
 
+    def too_few(self, draws: int, by: str) -> str:
+        """Return a clause stating that a number of draws does not exceed the coefficients'; empty if it does."""
+        if draws > self.free:
+            return ""
+        return f"{counted(draws, by)} cannot determine the errors of {counted(self.free, 'coefficient')}"
+
     @property
     def without_intervals(self) -> str:
         """Warning with the remedy if the draws are too few for intervals; empty if they suffice."""
@@ -386,8 +392,10 @@ class FitResult(Plotted):
     @functools.cached_property
     def bootstrap(self) -> Any:
         """The ``Bootstrap`` that is stored with the fit, if it suffices for intervals; None otherwise."""
+        if self.resamples is None:
+            return None
         kept = imported("fit.uncertainty.bootstrap").Bootstrap.of(self)
-        return None if kept is None or kept.few else kept
+        return None if kept.few else kept
 
     def likely(self, bootstrap: Any = None, *, drawn: bool = False) -> Any:
         """Return laws that represent the fit's uncertainty, for the interval of a search's result.

@@ -34,7 +34,11 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
         alone,
         lead=lead(fit, answers),
         warnings=[
-            *holdout.warnings(answers.held_out, rmse, fit.output, tested and tested.outside),
+            *(
+                holdout.warnings(answers.held_out, rmse, fit.output, tested and tested.outside)
+                if answers.held_out
+                else ()
+            ),
             *(() if answers.sweeps is None else answers.sweeps.warnings),
             *alone.warnings,
         ],

@@ -64,8 +64,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
 
     def run(self) -> None:
         from moejax.fit.selection.comparison import compare, of_the_loss, summary
-        from moejax.laws import LAWS
-        from moejax.laws.predict import law_name
+        from moejax.laws import LAWS, law_name
         from moejax.report import render
 
         formulas = self.formulas(self.runs, self.form)

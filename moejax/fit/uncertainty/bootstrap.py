@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, check_runs_of
-from moejax.fit.runs import Runs
+from moejax.fit.runs import RESAMPLED, Runs, draws_of
 from moejax.fit.search.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.search.objective import data_of, laws_at
 from moejax.fit.uncertainty.noise import left_by
@@ -52,11 +52,10 @@ class Bootstrap:
     0."""
 
     @classmethod
-    def of(cls, fit: FitResult) -> Bootstrap | None:
-        """Return the bootstrap that is stored with a fit; None without one."""
+    def of(cls, fit: FitResult) -> Bootstrap:
+        """Return the bootstrap that is stored with a fit (``FitResult.resamples``)."""
         kept = fit.resamples
-        if kept is None:
-            return None
+        assert kept is not None
         count = len(next(iter(kept.coefficients.values())))
         laws = replace(fit.law, **{name: np.asarray(values) for name, values in kept.coefficients.items()})
         vanished = {name: np.isin(np.arange(count), numbers) for name, numbers in kept.vanished.items()}
@@ -103,7 +102,7 @@ class Bootstrap:
     @property
     def few(self) -> str:
         """Clause stating that there are too few draws for intervals; empty if they outnumber the coefficients."""
-        return "" if self.fit is None else too_few(self.fit, self.draws, self.by)
+        return "" if self.fit is None else self.fit.too_few(self.draws, self.by)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:
         """Return the spread of every number of a functional (flattened) over the resampled laws."""
@@ -197,26 +196,6 @@ def group_draws(labels: Int[np.ndarray, " runs"], count: int, seed: int = 0) -> 
 
 BLOCK = 256
 """Number of resamples per saved block."""
-
-RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
-    "group": lambda runs: runs.group,
-    "run": lambda runs: np.arange(len(runs)),
-}
-"""Units of resampling, as functions that return a label per run."""
-
-
-def draws_of(runs: Runs, by: str) -> int:
-    """Return the number of groups, or of runs, with a weight above 0."""
-    return len(np.unique(RESAMPLED[by](runs)[runs.weight > 0]))
-
-
-def too_few(result: FitResult, draws: int, by: str) -> str:
-    """Return a clause stating that a fit's draws do not outnumber its coefficients; empty if they do."""
-    return (
-        ""
-        if draws > result.free
-        else f"{counted(draws, by)} cannot determine the errors of {counted(result.free, 'coefficient')}"
-    )
 
 
 def bootstrap(

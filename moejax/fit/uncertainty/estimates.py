@@ -111,7 +111,8 @@ def estimate(
     Raises:
       UserError: the fit has no covariance, or ``level`` is not between 0 and 1.
     """
-    resampled = Bootstrap.of(result) if resampled is None else resampled
+    if resampled is None and result.resamples is not None:
+        resampled = Bootstrap.of(result)
     spreads = [result.spread(one.functional, allow_few=True) for one in estimands]
     bounds = _bounds(estimands, [float(spread.middle[0]) for spread in spreads])
     return tuple(
