@@ -158,7 +158,7 @@ class Shown:
         return imported("report.render").frame(self.summary(), table)
 
     def to_latex(self) -> str:
-        """Return the main table of ``summary()`` as a LaTeX tabular for booktabs."""
+        """Return the main table of ``summary()`` as a LaTeX tabular for booktabs; of a fit, also its decisions."""
         return imported("report.render").latex(self.summary())
 
     def _repr_html_(self) -> str:
@@ -199,8 +199,8 @@ class Result(Shown):
     """Sentences that answer the question, printed below the title."""
     main: int | str = 0
     """The main table: its title, or its index among the tables with columns."""
-    for_latex: Table | None = None
-    """The table that LaTeX shows, if it is not the main one."""
+    for_latex: Sequence[Table] = ()
+    """The tables that LaTeX shows; empty for the main table."""
     data: Any = None
     """Output of ``--json``: a mapping, or a dataclass (``moejax.json_text.finite``); None to use the tables."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.api.checked import checked
-from moejax.api.read_table import RunTable, read_table
+from moejax.api.read_table import RunTable, read_table, runs_of
 from moejax.architecture import Architecture
 from moejax.config import build
 from moejax.errors import UserError
@@ -37,10 +37,10 @@ from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import beyond_each, estimate
 from moejax.fit.uncertainty.extrapolation import where_decided
-from moejax.laws import LAWS, called
+from moejax.laws import LAWS, called, law_name
 from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.predict import law_name, published
+from moejax.laws.predict import published
 from moejax.plan import process
 from moejax.plan.plan import Plan
 from moejax.plan.topology import parse
@@ -106,15 +106,18 @@ def decide(
     *,
     bootstrap: Copies = 0,
     level: Level = 0.9,
-    seed: int = 0,
+    seed: int | None = None,
     **given: NotNegative,
 ) -> Answers:
     """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
-      runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame to read.
-      bootstrap: number of resamples of the runs for the intervals; 0 for intervals from standard errors.
+      runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame, which is
+        read with the options of the fit.
+      bootstrap: number of resamples of the runs for the intervals; 0 for the bootstrap that is stored with the fit, or
+        else for intervals from standard errors.
       level: coverage of the intervals.
+      seed: seed of the resamples; by default the fit's.
       given: quantities that the decision depends on, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
 
     Raises:
@@ -123,7 +126,7 @@ def decide(
     if bootstrap and runs is None:
         raise UserError("bootstrap resamples the fitted runs; give them as runs.")
     estimands = decision_estimands(type(fit.law), given)
-    own = None if runs is None else read_table(runs, type(fit.law), {}).runs
+    own = None if runs is None else runs_of(fit, runs)
     resampled = resampled_fits(fit, own, bootstrap, seed=seed) if bootstrap and own is not None else None
     decided = estimate(fit, estimands, resampled=resampled, level=level)
     fitted = fit.fitted if own is None else where_decided(own)
@@ -170,10 +173,9 @@ def speedup(
     known = published(law) if isinstance(law, str) else law
     if isinstance(known, FitResult) and isinstance(known.law, FormulaLaw):
         return leverage_under_formula(known, (_held(a) or {}, _held(b) or {}), budgets, level)
-    likely = known.drawn() if isinstance(known, FitResult) else None
     names, held = (_family(a), _family(b)), (_held(a), _held(b))
     name = called(type(known.law))
-    return leverage_under_law(name, known.law, known, names, held, budgets, likely=likely, level=level)
+    return leverage_under_law(name, known.law, known, names, held, budgets, level=level)
 
 
 def _family(one: Family) -> str:

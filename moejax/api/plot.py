@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from moejax.api.checked import checked
-from moejax.api.read_table import RunTable, read_table
+from moejax.api.read_table import RunTable, read_table, runs_of
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
@@ -152,5 +152,6 @@ def _drawn(name: str, table: DataFrame) -> Figure:
 
 
 def _runs_of(runs: RunTable | Runs, fit: FitResult | Law) -> Runs:
-    law = fit.law if isinstance(fit, FitResult) else fit
-    return runs if isinstance(runs, Runs) else read_table(runs, type(law), {}).runs
+    if isinstance(runs, Runs):
+        return runs
+    return runs_of(fit, runs) if isinstance(fit, FitResult) else read_table(runs, type(fit), {}).runs

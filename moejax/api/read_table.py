@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 
 from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.fit.runs import Runs
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.say import say
 
@@ -32,3 +34,8 @@ def read_table(
     if read.notes:
         say(*read.notes)
     return read
+
+
+def runs_of(fit: FitResult, runs: RunTable) -> Runs:
+    """Return the runs of a fit; a file or DataFrame is read with the options of the fit."""
+    return runs.runs if isinstance(runs, ReadRuns) else read_table(runs, type(fit.law), fit.reading).runs

@@ -104,7 +104,7 @@ def law_or_fit(text: str) -> str:
 
 def _is_law(text: str) -> bool:
     # Laws import JAX, which is worth it only if a folder has a fit.
-    from moejax.laws.predict import law_name
+    from moejax.laws import law_name
 
     try:
         return text == "all" or bool(law_name(text))
@@ -212,37 +212,52 @@ class TableOptions(Command):
         if file := save_mapping(runs, columns.expressions, trust_units=bool(columns.trusted_by)):
             say(f"Saved the mapping of {runs} as {file}; commands that read the table use it without --map.")
 
-    def read(self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()) -> ReadRuns:
-        """Return the runs of a table for a law or columns, and print notes about them."""
+    def read(
+        self,
+        runs: Path | str,
+        law: type | Sequence[str],
+        also_told_apart_by: Sequence[str] = (),
+        *,
+        usual: Mapping[str, Any] | None = None,
+    ) -> ReadRuns:
+        """Return the runs of a table for a law or columns, and print notes about them.
+
+        Args:
+          usual: options of ``read_runs`` where the command has none, such as those of a fit (``FitResult.reading``).
+        """
         from moejax.say import say
 
-        read = self.read_quietly(runs, law, also_told_apart_by)
+        read = self.read_quietly(runs, law, also_told_apart_by, usual=usual)
         self.keep_mapping(runs)
         for note in read.notes:
             say(note)
         return read
 
     def read_quietly(
-        self, runs: Path | str, law: type | Sequence[str], also_told_apart_by: Sequence[str] = ()
+        self,
+        runs: Path | str,
+        law: type | Sequence[str],
+        also_told_apart_by: Sequence[str] = (),
+        *,
+        usual: Mapping[str, Any] | None = None,
     ) -> ReadRuns:
         """Return the same runs as ``read`` without printing notes."""
         from moejax.fit.tables.read_runs import read_runs
 
-        return read_runs(
-            runs,
-            law,
-            mapping=pairs(self.map, "--map"),
-            where=self.where,
-            loss=self.loss,
-            group=self.group,
-            weight=self.weight,
-            drop_invalid=self.drop_invalid,
-            drop_duplicates=self.drop_duplicates,
-            best_by=split_names(self.best_by, "--best-by"),
-            smooth=self.smooth,
-            trust_units=self.trust_units,
-            also_told_apart_by=also_told_apart_by,
-        )
+        asked = {
+            "mapping": pairs(self.map, "--map"),
+            "where": self.where,
+            "loss": "" if self.loss == "loss" else self.loss,
+            "group": self.group,
+            "weight": self.weight,
+            "drop_invalid": self.drop_invalid,
+            "drop_duplicates": self.drop_duplicates,
+            "best_by": split_names(self.best_by, "--best-by"),
+            "smooth": self.smooth,
+            "trust_units": self.trust_units,
+        }
+        options = {**(usual or {}), **{name: value for name, value in asked.items() if value}}
+        return read_runs(runs, law, also_told_apart_by=also_told_apart_by, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,8 +326,7 @@ class LawOptions(SignOptions):
 
     def law_for(self, runs: Path | str) -> type:
         """Return the law that ``--law`` names, or ``--form`` defines on a table's columns."""
-        from moejax.laws import LAWS
-        from moejax.laws.predict import law_name
+        from moejax.laws import LAWS, law_name
 
         if self.budget == "":
             raise UserError("--budget is empty; give a formula, such as 'C = 6*N*D', or leave it out.")
@@ -383,20 +397,16 @@ class SearchOptions(ObjectiveOptions):
             raise UserError(f"--starts is {text}; give a whole number from 1 to {MOST_STARTS:,}.")
         return Sobol(count, self.seed)
 
-    def search(self) -> Any:
-        """Return the search settings: which initial guesses are optimized."""
-        from moejax.fit.search.fit_law import EVERY_START, Search
-
-        return EVERY_START if self.every_start else Search()
-
     def how(self) -> dict[str, Any]:
-        """Return the arguments of ``fit_law``, except for fixed coefficients."""
-        return {
-            "penalty": self.objective(),
-            "starts": self.initial_guesses(),
-            "search": self.search(),
-            "seed": self.seed,
-        }
+        """Return the given arguments of ``fit_law``, which has the defaults, except for fixed coefficients."""
+        options: dict[str, Any] = {"penalty": self.objective(), "seed": self.seed}
+        if self.starts is not None:
+            options["starts"] = self.initial_guesses()
+        if self.every_start:
+            from moejax.fit.search.fit_law import EVERY_START
+
+            options["search"] = EVERY_START
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,7 +478,7 @@ class BootstrapOptions(TableOptions, LevelOptions):
                 "--runs needs a fit for its intervals; give the fit's file (fit.json of `moejax fit --out`) as --law."
             )
         assert self.runs is not None, "the command checks it"
-        return bootstrap(fit, self.read(self.runs, type(fit.law)).runs, self.bootstrap)
+        return bootstrap(fit, self.read(self.runs, type(fit.law), usual=fit.reading).runs, self.bootstrap)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,11 @@ class Likely(Protocol):
         determine all."""
         ...
 
+    @property
+    def method(self) -> str:
+        """Return the method of the intervals, as text after the level."""
+        ...
+
     def interval_of(self, answers: Sequence[float], level: float) -> Interval:
         """Return the interval of a number from its values under the laws, which are NaN where undefined."""
         ...
@@ -108,11 +113,11 @@ class DesignResult(Shown):
     undecided: tuple[str, ...] = ()
     """Coordinates that can change by more than a factor of ten at the same loss (``sensitivity.undecided``)."""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
-    """Intervals of the optimum's values under laws drawn from a fit's uncertainty; empty for published constants."""
+    """Intervals of the optimum's values from a fit's uncertainty; empty for published constants."""
     level: float = 0.9
     """Coverage of the intervals."""
     by: str = ""
-    """Origin of the drawn laws: \"drawn laws\" or \"resamples\"."""
+    """Method of the intervals, as text after the level; empty without intervals."""
     without_intervals: str = ""
     """Warning that the runs of a fit are too few for intervals; empty if they suffice."""
     repeats: Repeats | None = None
@@ -173,19 +178,21 @@ def decide(
     within: float = 0.001,
     known: Ranged | None = None,
     exact: bool = False,
-    likely: Likely | None = None,
-    by: str = "drawn laws",
+    resampled: Likely | None = None,
     level: float = 0.9,
 ) -> DesignResult:
     """Solve a problem and analyse its optimum.
+
+    The intervals of a fit are those of ``moejax fit --decide``: from the fit's bootstrap, or else from its standard
+    errors. With several inequality constraints, which may bind under some of the likely laws only, they are from laws
+    drawn from the covariance instead.
 
     Args:
       like: architecture that gives the proportions that the law does not read.
       within: increase of the loss in nats that defines the flat region.
       exact: True to build the integers nearest to the optimum instead of hardware-friendly multiples.
       known: the law's published set of constants, or its fit, whose fitted ranges are checked.
-      likely: laws drawn from a fit's uncertainty; the problem is solved under each law to compute intervals.
-      by: origin of the drawn laws, as text.
+      resampled: bootstrap of the fit ``known`` for the intervals; by default the one that is stored with it, if any.
       level: coverage of the intervals.
 
     Raises:
@@ -195,6 +202,9 @@ def decide(
     optimum = optimise(problem)
     flat = flat_region(optimum, within)
     open_ones = undecided(optimum, flat)
+    # Of the laws with ranges, only a fit has an uncertainty.
+    of_fit = getattr(known, "likely", None)
+    likely = None if of_fit is None else of_fit(resampled, drawn=_may_bind(problem) > 1)
     intervals = {} if likely is None else _intervals(optimum, likely, level)
     decision = DesignResult(
         optimum=optimum,
@@ -204,8 +214,7 @@ def decide(
         undecided=open_ones,
         intervals={name: OPEN if name in open_ones else one for name, one in intervals.items()},
         level=level,
-        by=by,
-        # Only a fit has runs; published constants have none.
+        by="" if likely is None else likely.method,
         without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
     )
@@ -221,6 +230,11 @@ def decide(
         )
         return replace(decision, shape=shape, not_built=said)
     return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
+
+
+def _may_bind(problem: Problem) -> int:
+    """Return the number of inequality constraints; a quantity that is held fixed binds under every law."""
+    return sum(one.low != one.high for one in problem.merged_constraints().values())
 
 
 def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
@@ -361,6 +375,4 @@ def design(
     bare: Any = getattr(known, "law", known)
     problem = of_sizes(bare, tuple(constraints))
     ranged = known if isinstance(known, Ranged) else None
-    # A fit has a covariance, from which laws are drawn.
-    draw = getattr(known, "drawn", None)
-    return decide(problem, like=like, within=within, known=ranged, likely=None if draw is None else draw(), level=level)
+    return decide(problem, like=like, within=within, known=ranged, level=level)

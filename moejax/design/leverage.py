@@ -66,7 +66,7 @@ def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constrain
     return FamilyLeverage(value=second.values["flops"] / flops, family=first, against=second)
 
 
-def resampled(central: FamilyLeverage, laws: Law) -> list[float]:
+def leverages_under(central: FamilyLeverage, laws: Law) -> list[float]:
     """Return the leverage under every law of a stack, such as bootstrap laws; NaN if undefined."""
     best = under_laws(central.family, laws)
     budget = central.family.values["flops"]

@@ -15,6 +15,7 @@ from moejax.design.decide import DesignResult, Repeats
 from moejax.design.frontier import Landscape, Point
 from moejax.design.measures import CostAssumptions, in_units
 from moejax.design.problem import Optimum, Problem
+from moejax.interval import in_percent
 from moejax.json_text import finite
 from moejax.laws.budget.peak_rate import PeakRate, counted, peak_rate
 from moejax.laws.catalogue import CATALOGUE
@@ -115,7 +116,7 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
         cells = [cell(values, name) for values in (to_train, of_shape, of_sizes)]
         if any(cells):
             rows.append([name, *cells, ends, interval.ends(written) if interval else ""])
-    likely = f"{100 * decision.level:g}% interval, of sizes alone, by {decision.by}"
+    likely = f"{in_percent(decision.level)} interval of sizes alone, {decision.by}"
     heads = ("", "to train", "unrounded shape", "sizes alone", f"within {decision.within:g}", likely)
     return Table("The optimum", [Column(head) for head in heads], rows, notes)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, restored
+from moejax.fit.runs import RESAMPLED
 from moejax.fit.selection.held_out_runs import TestedRuns
 from moejax.fit.selection.holdout import HeldOut, SplitErrors, pooled, split_errors
 from moejax.fit.selection.metrics import Metrics
 from moejax.fit.sweeps.ways_through_sweeps import Sweeps
 from moejax.fit.tables.read_runs import ReadRuns
-from moejax.fit.uncertainty.bootstrap import RESAMPLED, Bootstrap, ResampledCoefficients
+from moejax.fit.uncertainty.bootstrap import Bootstrap, ResampledCoefficients
 from moejax.fit.uncertainty.covariance import COVARIANCES
 from moejax.fit.uncertainty.derivatives import deciding
 from moejax.fit.uncertainty.estimands import (

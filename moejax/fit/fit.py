@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from moejax.config import unknown
@@ -15,8 +16,8 @@ from moejax.fit.search.objective import PENALTIES, Penalty, named_penalty
 from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.laws import law_class
 from moejax.laws.formula_law import formula_law
-from moejax.laws.predict import law_class
 from moejax.say import say
 from moejax.wording import listed, shown
 
@@ -56,8 +57,10 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
     elif isinstance(law, str):
         law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else _read(runs, law, reading)
-    fitted_runs, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
-    return with_uncertainty(fit_law(law, fitted_runs, **options), fitted_runs, dropped=dropped)
+    if isinstance(read, Runs):
+        return with_uncertainty(fit_law(law, read, **options), read)
+    result = with_uncertainty(fit_law(law, read.runs, **options), read.runs, dropped=read.dropped)
+    return replace(result, reading=read.reading)
 
 
 def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:

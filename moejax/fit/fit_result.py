@@ -29,8 +29,9 @@ from moejax.fit.uncertainty import uncertainty as uncertainties
 from moejax.fit.uncertainty.noise import Outlier, left_by, outliers_in_words
 from moejax.fit.uncertainty.uncertainty import (
     COVARIANCES,
-    Drawn,
+    STANDARD,
     PredictionIntervals,
+    Resamples,
     Spread,
     Uncertainty,
     ends,
@@ -47,7 +48,18 @@ from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law, coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
 from moejax.laws.scores.chained_law import ChainedLaw, chained_law
-from moejax.result import NOT_DETERMINED, NOT_SET, OF_ANOTHER, Column, Plotted, Result, Table, Written, percent
+from moejax.result import (
+    NOT_DETERMINED,
+    NOT_SET,
+    OF_ANOTHER,
+    Column,
+    Plotted,
+    Result,
+    Table,
+    Written,
+    imported,
+    percent,
+)
 from moejax.stored import read_json, write_json
 from moejax.wording import command, counted, listed, told
 
@@ -65,6 +77,8 @@ ALSO_FITS = "other laws of this form fit the runs equally well and give other va
 
 MEDIANS = 3.0
 """Ratio of noise to Huber's delta above which hardly any run is in the quadratic range."""
+DRAWS = 200
+"""Number of laws drawn from the covariance."""
 EFFICIENT = 1.345
 """Huber's delta, in standard deviations of normal noise, at which a fit has 95 % of least squares' efficiency."""
 
@@ -133,6 +147,10 @@ class FitResult(Plotted):
     loss_scatter: float = 0.0
     """Robust standard deviation of log loss around the loss law, for a score chained to the loss; 0 for any
     other fit."""
+    resamples: Resamples | None = None
+    """Coefficients of the fit's bootstrap, from which all intervals of its answers are computed; None without one."""
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of ``moejax.read_runs`` with which the table was read, so that commands read it again in the same way."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
@@ -249,7 +267,7 @@ class FitResult(Plotted):
             tables=[self._quality(), self.coefficient_table(level)],
             notes=[*self._how_errors(), f"Data {self.data_hash}, seed {self.seed}; {versions}."],
             main="Coefficients",
-            for_latex=self._latex_table(level),
+            for_latex=[self._latex_table(level)],
             data=self.to_json(),
         )
 
@@ -353,6 +371,12 @@ class FitResult(Plotted):
         """Clause stating that the draws are too few for intervals (``Uncertainty.few``); empty if they suffice."""
         return "" if self.uncertainty is None else self.uncertainty.few
 
+    def too_few(self, draws: int, by: str) -> str:
+        """Return a clause stating that a number of draws does not exceed the coefficients'; empty if it does."""
+        if draws > self.free:
+            return ""
+        return f"{counted(draws, by)} cannot determine the errors of {counted(self.free, 'coefficient')}"
+
     @property
     def without_intervals(self) -> str:
         """Warning with the remedy if the draws are too few for intervals; empty if they suffice."""
@@ -365,12 +389,40 @@ class FitResult(Plotted):
             f"more {by}s, or fix coefficients (--fix).{apart if by == 'group' else ''}"
         )
 
-    def drawn(self, count: int = 200) -> Drawn | None:
-        """Return laws drawn from the fit's uncertainty; None without a covariance, if the draws are too few, or if the
-        fit did not converge."""
-        if self.uncertainty is None or not self.uncertainty.axes or not self.converged or self.few:
+    @functools.cached_property
+    def bootstrap(self) -> Any:
+        """The ``Bootstrap`` that is stored with the fit, if it suffices for intervals; None otherwise."""
+        if self.resamples is None:
             return None
-        return replace(self.uncertainty.draws(self.law, count), probes=self.probes)
+        kept = imported("fit.uncertainty.bootstrap").Bootstrap.of(self)
+        return None if kept.few else kept
+
+    def likely(self, bootstrap: Any = None, *, drawn: bool = False) -> Any:
+        """Return laws that represent the fit's uncertainty, for the interval of a search's result.
+
+        This is the only rule for the method of such intervals: the given bootstrap, else the stored one, else the
+        covariance. None if the fit did not converge or has too few draws for intervals.
+
+        Args:
+          bootstrap: a ``Bootstrap`` that takes precedence over the stored one if its draws suffice.
+          drawn: True to draw laws from the covariance, instead of a small step along each axis. Draws show that a
+            constraint binds under some of the likely laws but not under others; a derivative does not.
+        """
+        if not self.converged:
+            return None
+        if bootstrap is not None and not bootstrap.few:
+            return bootstrap
+        if self.bootstrap is not None:
+            return self.bootstrap
+        if self.uncertainty is None or not self.uncertainty.axes or self.few:
+            return None
+        known = self.uncertainty
+        return replace(known.draws(self.law, DRAWS) if drawn else known.stepped(self.law), probes=self.probes)
+
+    @property
+    def method(self) -> str:
+        """Method of the intervals of the fit's answers, as text after the level."""
+        return STANDARD if self.bootstrap is None else self.bootstrap.method
 
     @property
     def probes(self) -> Probes | None:
@@ -435,7 +487,7 @@ class FitResult(Plotted):
         Args:
           design: fields with one entry per new run.
           spread: function that returns the uncertainty of a functional due to the coefficients, such as
-            ``Bootstrap.spread``; by default from the fit's covariance.
+            ``Bootstrap.spread``; by default from the stored bootstrap, or else from the fit's covariance.
           weight: number of runs averaged in each measured number, like the weights of fitted runs.
 
         Raises:
@@ -451,7 +503,8 @@ class FitResult(Plotted):
         def log_loss(law: Law) -> Any:
             return jnp.log(outputs(law, new.design, self.output))
 
-        by_coefficients = (spread or self.spread)(log_loss)
+        source = self if self.bootstrap is None else self.bootstrap
+        by_coefficients = (spread or source.spread)(log_loss)
         range_ = "a share of answers is between 0 and 1" if self.is_share else "predictions must be above 0"
         unknown = tuple(
             why or ("" if there else f"the law gives {value:.4g} there, but {range_}")
@@ -510,7 +563,7 @@ class FitResult(Plotted):
             Column("symbol"),
             Column("value", ".8g"),
             Column("std err", ".3g"),
-            Column(f"{in_percent(level)} interval"),
+            Column(f"{in_percent(level)} interval, {STANDARD}"),
             Column(""),
             Column("meaning", words=True),
         )
@@ -530,7 +583,8 @@ class FitResult(Plotted):
             for one in self.coefficient_rows(level)
             for state in [self.state(one.name) or None]
         ]
-        columns = (Column("coefficient", symbol=True), Column("value", ".4g"), Column(f"{in_percent(level)} interval"))
+        interval = Column(f"{in_percent(level)} interval, {STANDARD}")
+        columns = (Column("coefficient", symbol=True), Column("value", ".4g"), interval)
         return Table("Coefficients", columns, rows)
 
     def coefficient_rows(self, level: float) -> list[CoefficientRow]:

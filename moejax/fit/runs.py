@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,3 +226,15 @@ def _narrow(levels: Float[np.ndarray, " levels"]) -> list[Float[np.ndarray, " pa
     while end := int(first[end]):
         cuts.append(end)
     return np.split(levels, cuts[::-1])
+
+
+RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
+    "group": lambda runs: runs.group,
+    "run": lambda runs: np.arange(len(runs)),
+}
+"""Units of resampling, as functions that return a label per run."""
+
+
+def draws_of(runs: Runs, by: str) -> int:
+    """Return the number of groups, or of runs, with a weight above 0."""
+    return len(np.unique(RESAMPLED[by](runs)[runs.weight > 0]))

@@ -15,8 +15,9 @@ from moejax.fit.selection.metrics import Metrics
 from moejax.fit.sweeps.ways_through_sweeps import Sweeps, WayCoefficient
 from moejax.fit.uncertainty.bootstrap import ResampledCoefficients
 from moejax.fit.uncertainty.estimands import what_is_decided
-from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS, STANDARD, Estimate, RunPrediction
+from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS, Estimate, RunPrediction
 from moejax.fit.uncertainty.extrapolation import sentences
+from moejax.fit.uncertainty.uncertainty import STANDARD
 from moejax.interval import Interval, in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.law import unit_of
@@ -33,11 +34,16 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
         alone,
         lead=lead(fit, answers),
         warnings=[
-            *holdout.warnings(answers.held_out, rmse, fit.output, tested and tested.outside),
+            *(
+                holdout.warnings(answers.held_out, rmse, fit.output, tested and tested.outside)
+                if answers.held_out
+                else ()
+            ),
             *(() if answers.sweeps is None else answers.sweeps.warnings),
             *alone.warnings,
         ],
         tables=sorted([*alone.tables, *tables(answers, fit.output)], key=lambda table: table.key != DECISIONS),
+        for_latex=[*alone.for_latex, *_latex_decisions(answers.decisions)],
         data=alone.data | answers.to_json(),
     )
 
@@ -52,7 +58,14 @@ def lead(fit: FitResult, answers: Answers) -> list[str]:
         largest = _largest_flops(fit)
         said = what_is_decided(type(fit.law))
         return [f"What to train: {said.replace('flops=…', f'flops={10 * largest:.2g}') if largest else said}"]
-    return [f"At {where}: {'; '.join(map(_in_words, each))}{_few(each)}." for where, each in decided.items()]
+    return [
+        f"At {where}: {'; '.join(map(_in_words, each))}{_few(each)}{_method(each)}." for where, each in decided.items()
+    ]
+
+
+def _method(decisions: Sequence[Estimate]) -> str:
+    methods = dict.fromkeys(one.by for one in decisions if one.interval and not one.interval.uninformative)
+    return f" (intervals: {listed(methods)})" if methods else ""
 
 
 def _few(decisions: Sequence[Estimate]) -> str:
@@ -174,7 +187,7 @@ def resampled(resamples: ResampledCoefficients) -> Table:
     notes = [f"! {resamples.few}: these intervals are too small."] if resamples.few else []
     if resamples.unfinished:
         notes.append(_unfinished(resamples.unfinished, resamples.resamples))
-    title = f"Coefficients over {resamples.resamples:,} resamples by {resamples.by}"
+    title = f"Coefficients by bootstrap of {resamples.resamples:,} resamples by {resamples.by}"
     return Table(title, columns, rows, notes, key="resamples")
 
 
@@ -201,7 +214,7 @@ def _sweeps(sweeps: Sweeps) -> Table:
     each = [way.coefficients for way in sweeps.ways.values()]
     names = dict.fromkeys(name for one in each for name in one)
     rows = [[name, *(_with_ends(one.get(name)) for one in each)] for name in names]
-    title = f"Through the sweeps in three ways, with {in_percent(sweeps.level)} intervals"
+    title = f"Through the sweeps in three ways, with {in_percent(sweeps.level)} intervals {STANDARD}"
     return Table(title, columns, rows, key="sweeps")
 
 
@@ -220,7 +233,7 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
         Column("value", format, value=lambda one: "no answer" if math.isnan(one.value) else one.value),
         Column("std err", lambda value: format(value, 3), value=_error),
         Column("df", ".2g", value="degrees_of_freedom"),
-        Column(f"{in_percent(level)} interval by {by}", value=lambda one: one.interval and one.interval.bounds()),
+        Column(f"{in_percent(level)} interval, {by}", value=lambda one: one.interval and one.interval.bounds()),
         Column("", value=lambda one: _verdict(one.interval)),
     )
     few = dict.fromkeys((one.few, "" if one.without_interval else " by resamples") for one in decisions if one.few)
@@ -228,6 +241,20 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
     if by == STANDARD:
         notes.append("Intervals are Student's t with df degrees of freedom.")
     return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key=DECISIONS)
+
+
+def _latex_decisions(decisions: Sequence[Estimate]) -> list[Table]:
+    """Return the decisions as a table for LaTeX; no table if none has given quantities."""
+    if not any(one.given for one in decisions):
+        return []
+    by, level = next(((one.by, one.level) for one in decisions if one.interval), ("", 0.0))
+    columns = (
+        Column("decided", symbol=True, value="symbol"),
+        Column("at", words=True, value="where"),
+        Column("value", format, value="value"),
+        Column(f"{in_percent(level)} interval, {by}", value=lambda one: one.interval and one.interval.bounds()),
+    )
+    return [Table.of("Decisions", columns, decisions)]
 
 
 def _error(one: Estimate) -> float | str | None:
@@ -259,7 +286,7 @@ def _predictions(predictions: Sequence[RunPrediction], far: Sequence[object]) ->
     notes = [f"The range at {one.where} holds {IF_THE_FORM_HOLDS}." for one in held] + _reasons(predictions)
     title, first = "Predicted", predictions[0]
     if not all(one.reason for one in predictions):
-        notes.append(f"The remaining variance, which is not from coefficients (by {first.by}), is lack of fit.")
+        notes.append(f"The remaining variance, which is not from coefficients ({first.by}), is lack of fit.")
         title += f": {in_percent(first.level)} of such runs are between low and high"
     return Table.of(title, columns, predictions, notes, key="predictions")
 

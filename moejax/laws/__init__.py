@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moejax.errors import UserError
 from moejax.plugins import LazyDict, with_plugins
+from moejax.wording import did_you_mean
 
 if TYPE_CHECKING:
     from moejax.laws.claim import Claim
@@ -105,3 +107,29 @@ ALIASES_OF_CURVES: dict[str, str] = {alias: entry.name for entry in OF_CURVES fo
 def called(law: type) -> str:
     """Return a law's name in commands; for an unregistered law, such as a formula, return its class name."""
     return next((name for name, other in LAWS.items() if other is law), law.__name__)
+
+
+def law_name(name: str) -> str:
+    """Return the name of a law from its name or alias.
+
+    Raises:
+      UserError: the name is unknown; the message suggests similar names.
+    """
+    asked = name.strip().lower().replace("-", "_")
+    known = ALIASES.get(asked, asked)
+    if asked in CURVE_LAWS or asked in ALIASES_OF_CURVES:
+        raise UserError(f"'{name}' is a law of loss curves and reads a schedule; use it with moejax curves.")
+    if known not in LAWS and ("/" in name or Path(name).suffix):
+        raise UserError(f"There is no file {name}; give a fit's fit.json or its folder, or the name of a law.")
+    if known not in LAWS:
+        raise UserError(f"There is no law '{name}'; {did_you_mean(asked, [*LAWS, *ALIASES])}")
+    return known
+
+
+def law_class(name: str) -> type:
+    """Return the class of a law from its name or alias.
+
+    Raises:
+      UserError: the name is unknown; the message suggests similar names.
+    """
+    return LAWS[law_name(name)]

@@ -9,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.float64 import float64
-from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
+from moejax.laws import PUBLISHED, law_name
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
 from moejax.laws.law import Law, Published, outputs_of, require_inputs
@@ -88,32 +87,6 @@ def beyond_in_words(factors: Mapping[str, float]) -> list[str]:
         else f"{name} {'0' if factor == 0 else 'below 0'}"
         for name, factor in factors.items()
     ]
-
-
-def law_name(name: str) -> str:
-    """Return the name of a law from its name or alias.
-
-    Raises:
-      UserError: the name is unknown; the message suggests similar names.
-    """
-    asked = name.strip().lower().replace("-", "_")
-    known = ALIASES.get(asked, asked)
-    if asked in CURVE_LAWS or asked in ALIASES_OF_CURVES:
-        raise UserError(f"'{name}' is a law of loss curves and reads a schedule; use it with moejax curves.")
-    if known not in LAWS and ("/" in name or Path(name).suffix):
-        raise UserError(f"There is no file {name}; give a fit's fit.json or its folder, or the name of a law.")
-    if known not in LAWS:
-        raise UserError(f"There is no law '{name}'; {did_you_mean(asked, [*LAWS, *ALIASES])}")
-    return known
-
-
-def law_class(name: str) -> type:
-    """Return the class of a law from its name or alias.
-
-    Raises:
-      UserError: the name is unknown; the message suggests similar names.
-    """
-    return LAWS[law_name(name)]
 
 
 def published(name: str, constants: str | None = None) -> Published:

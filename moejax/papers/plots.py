@@ -61,7 +61,7 @@ class PlotOptions:
 
     fit: Path | None
     runs: Path | None
-    read: Callable[[Any, Any, str], ReadRuns]
+    read: Callable[[Any, Any, str, Mapping[str, Any] | None], ReadRuns]
     """Function ``read(table, law_or_columns, loss_column)`` that returns the runs."""
     mapping: ColumnMapping
     where: Sequence[str]
@@ -274,15 +274,20 @@ class GivenData:
             self.made[make.table] = make.table(runs, split, law)
         return self.made[make.table]
 
-    def _read(self, law: Any, output: str | None = None) -> Any:
-        """Return the runs for a law or columns. ``output`` is the fitted column if --loss is not given."""
+    def _read(self, law: Any, output: str | None = None, usual: Mapping[str, Any] | None = None) -> Any:
+        """Return the runs for a law or columns.
+
+        Args:
+          output: the fitted column if --loss is not given.
+          usual: options for reading that the command does not give, such as those of a fit.
+        """
         loss = output if output and self.options.loss == "loss" else self.options.loss
         assert self.options.runs is not None
-        return self.options.read(sources.run_table_of(self.options.runs), law, loss)
+        return self.options.read(sources.run_table_of(self.options.runs), law, loss, usual)
 
     def _evidence(self, name: str, fit: FitResult) -> Any:
         # For a law with several outputs, the table does not state which output was fitted.
-        read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None)
+        read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None, fit.reading)
         check_runs_of(fit, read.runs)
         if name == "fit":
             return evidence.fit_table(fit, read.runs)

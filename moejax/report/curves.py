@@ -23,6 +23,7 @@ from moejax.fit.curves.loss_curves import (
 )
 from moejax.fit.curves.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only
 from moejax.fit.fit_result import FitResult, read_plain
+from moejax.fit.uncertainty.uncertainty import STANDARD
 from moejax.float64 import float64
 from moejax.folder import one_set, write_text
 from moejax.interval import in_percent
@@ -271,7 +272,7 @@ def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, floa
         Column("schedule"),
         Column("loss", ".4f"),
         Column("best schedule is lower by", ".4f"),
-        Column(f"{in_percent(level)} interval"),
+        Column(f"{in_percent(level)} interval, {STANDARD}"),
     )
     rows = [["best", best.loss, None, ""]]
     rows += [

@@ -74,7 +74,9 @@ def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[s
     """
     budgets = [one.given["flops"] for one in answers.decisions if "flops" in one.given]
     try:
-        table = compute_table(fit, read.runs.design, read.runs.loss, flops=max(budgets, default=None))
+        table = compute_table(
+            fit, read.runs.design, read.runs.loss, flops=max(budgets, default=None), level=_level(answers)
+        )
     except UserError:
         return {}
     return {"loss-vs-compute": table}
@@ -144,12 +146,15 @@ def summary(fit: FitResult, source: Path) -> Result:
     return _summary(fit, source, _answers(source))
 
 
+def _level(answers: Answers) -> float:
+    return 0.9 if answers.standard_errors is None else answers.standard_errors.level
+
+
 def _answers(source: Path) -> Answers:
     with read_by_this_version(source):
         return Answers.from_json(read_plain(source))
 
 
 def _summary(fit: FitResult, source: Path, answers: Answers) -> Result:
-    level = 0.9 if answers.standard_errors is None else answers.standard_errors.level
-    said = fit_summary.summary(fit, level, answers)
+    said = fit_summary.summary(fit, _level(answers), answers)
     return replace(said, data={"source": source.name, **said.data, "warnings": list(said.warnings)})

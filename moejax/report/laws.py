@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws import ALIASES, LAWS, PUBLISHED, law_name
 from moejax.laws.budget.peak_rate import LAWS as PEAK_RATES
 from moejax.laws.budget.peak_rate import PeakRate, peak_rate
 from moejax.laws.design import FIELDS, Design, known
 from moejax.laws.law import PROVENANCE, coefficients
-from moejax.laws.predict import AS_DENSE, beyond_in_words, law_and_constants, law_name, predict, published
+from moejax.laws.predict import AS_DENSE, beyond_in_words, law_and_constants, predict, published
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
 from moejax.wording import did_you_mean, told

@@ -10,14 +10,16 @@ import numpy as np
 
 from moejax.design.constraint import held
 from moejax.design.decide import Likely, beyond
-from moejax.design.leverage import FormulaLeverage, held_by, leverage, proportions, resampled
+from moejax.design.leverage import FormulaLeverage, held_by, leverage, leverages_under, proportions
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.sweeps.budget_losses import NEAR_LOSS, SIZES, BudgetLosses
 from moejax.fit.sweeps.leverages import Between, leverage_of
+from moejax.fit.uncertainty.estimates import intervals
 from moejax.fit.uncertainty.extrapolation import outside, sentences
-from moejax.interval import in_percent, interval
+from moejax.fit.uncertainty.uncertainty import STANDARD
+from moejax.interval import in_percent
 from moejax.laws import called
 from moejax.laws.catalogue import find
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -53,6 +55,8 @@ class LeverageTable(Shown):
     """Coverage of the intervals."""
     families: tuple[str, str] = ("A", "B")
     """Names of the families."""
+    by: str = ""
+    """Method of the intervals, as text after the level; empty without intervals."""
 
     def summary(self) -> Result:
         """Return a table of the first family's leverage over the second."""
@@ -61,14 +65,14 @@ class LeverageTable(Shown):
             Column("flops", format, value="flops"),
             Column("leverage", ".3g", value=lambda row: "undefined" if row.leverage is None else row.leverage),
             Column(
-                f"{in_percent(level)} interval",
+                f"{in_percent(level)} interval, {self.by}".removesuffix(", "),
                 value=lambda row: "" if row.low is None else f"[{row.low:.3g}, {row.high:.3g}]",
             ),
             Column("A beyond", ".3g", value=lambda row: None if row.a_beyond == 1 else row.a_beyond),
             Column("B beyond", ".3g", value=lambda row: None if row.b_beyond == 1 else row.b_beyond),
         )
         table = Table.of(f"FLOPs of {b} per FLOP of {a}, at equal loss", columns, self.rows)
-        data = {"a": a, "b": b, "level": level, "leverage": list(map(asdict, self.rows))}
+        data = {"a": a, "b": b, "level": level, "by": self.by, "leverage": list(map(asdict, self.rows))}
         return Result(warnings=self.warnings, tables=[table], notes=self.notes, data=data)
 
 
@@ -103,7 +107,7 @@ def leverage_of_tables(
         *_luck(between),
         *_far(between),
     ]
-    return LeverageTable(rows, notes, warnings, level)
+    return LeverageTable(rows, notes, warnings, level, by=STANDARD)
 
 
 def leverage_under_law(
@@ -114,7 +118,7 @@ def leverage_under_law(
     given: tuple[Any, Any],
     flops: Sequence[float],
     *,
-    likely: Likely | None,
+    resampled: Likely | None = None,
     level: float,
 ) -> LeverageTable:
     """Return the leverage under a law, with both families at their optimal sizes.
@@ -122,7 +126,7 @@ def leverage_under_law(
     Args:
       families: names of the families, for messages.
       given: fixed quantities of each family, or None if its name is a published model.
-      likely: bootstrap of the fit for intervals, or None.
+      resampled: bootstrap of the fit for intervals; by default the one that is stored with the fit, if any.
     """
     if "loss" not in law.outputs:
         raise UserError(
@@ -140,13 +144,14 @@ def leverage_under_law(
             f"{' and '.join(families)}; use a law that reads experts or total parameters, such as zhao or abnar."
         )
     rows, optima = [], []
+    likely = known.likely(resampled) if isinstance(known, FitResult) else None
     warnings = [known.without_intervals] if likely is None and getattr(known, "without_intervals", "") else []
     for budget in flops:
         both = leverage(law, a, b, budget)
         optima += [both.family, both.against]
-        ends = None if likely is None else interval(resampled(both, likely.laws), level)
+        ends = None if likely is None else likely.interval_of(leverages_under(both, likely.laws), level)
         probes = None if likely is None else likely.probes
-        if probes is not None and ends is not None and probes.moved(resampled(both, probes.laws), ends):
+        if probes is not None and ends is not None and probes.moved(leverages_under(both, probes.laws), ends):
             warnings.append(
                 f"The leverage at {budget:.3g} FLOPs has no interval: it depends on coefficients that the runs do "
                 f"not determine ({', '.join(known.not_determined)})."
@@ -156,23 +161,22 @@ def leverage_under_law(
     if far := beyond_in_words(beyond(known, *optima)):
         warnings.append(f"The families lie outside the law's fitted range: {', '.join(far)}.")
     notes = [f"law: {name}; both families have their optimal sizes."]
-    return LeverageTable(rows, notes, warnings, level, families)
+    return LeverageTable(rows, notes, warnings, level, families, "" if likely is None else likely.method)
 
 
 def leverage_under_formula(
     fit: FitResult, given: tuple[Mapping[str, float], Mapping[str, float]], flops: Sequence[float], level: float
 ) -> LeverageTable:
-    """Return the leverage by a fitted formula, with intervals from the fit's covariance."""
+    """Return the leverage by a fitted formula, with intervals of the fit."""
     law = fit.law
     assert isinstance(law, FormulaLaw)
     a, b = (tuple(held_by(type(law), values, letter).items()) for letter, values in zip("AB", given, strict=True))
     rows, warnings = [], list(filter(None, [fit.without_intervals]))
     for budget in flops:
-        spread = fit.spread(FormulaLeverage(a, b, budget))
-        (value,), (low,), (high,) = spread.middle, *spread.ends(level, True)
+        (value,), (low,), (high,), (unknown,) = intervals(fit, FormulaLeverage(a, b, budget), level)
         rows.append(BudgetLeverage(budget, *map(_known, (value, low, high))))
-        if spread.unknown[0] and not fit.few and value == value:
-            warnings.append(f"The leverage at {budget:.3g} FLOPs has no interval: {spread.unknown[0]}.")
+        if unknown and not fit.few and value == value:
+            warnings.append(f"The leverage at {budget:.3g} FLOPs has no interval: {unknown}.")
         far = outside({"flops": budget}, fit.fitted) | outside({"flops": budget * value}, fit.fitted)
         warnings += [f"At {budget:.3g} FLOPs: {sentence}" for sentence in sentences(far)]
     notes = [f"law: {law.formula.text}"]
@@ -180,7 +184,7 @@ def leverage_under_formula(
         notes.append(
             "The leverage is undefined where B does not reach A's loss within a factor of 9 million of the budget."
         )
-    return LeverageTable(rows, notes, warnings, level)
+    return LeverageTable(rows, notes, warnings, level, by=fit.method)
 
 
 def _known(value: float | None) -> float | None:

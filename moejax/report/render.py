@@ -270,21 +270,27 @@ _INTERVAL = re.compile(rf"\[({_NUMBER.pattern}), ({_NUMBER.pattern})\]")
 
 
 def latex(result: Result) -> str:
-    """Return the result's LaTeX table, or else its main table, as a booktabs tabular."""
-    columns, rows = (result.for_latex or _table(result, None)).shown()
+    """Return the result's LaTeX tables, or else its main table, as booktabs tabulars."""
+    tables = result.for_latex or [_table(result, None)]
+    about = f"% {one_line(result.title)}; needs \\usepackage{{booktabs}}".replace("% ;", "%")
+    return "\n".join([about, "\n\n".join(map(_tabular, tables))])
+
+
+def _tabular(table: Table) -> str:
+    columns, rows = table.shown()
     sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
     heads = " & ".join(_latex_text(column.heading) for column in columns)
     lines = [" & ".join(_latex_cell(cell, c.symbol) for cell, c in zip(row, columns, strict=True)) for row in rows]
-    about = f"% {one_line(result.title)}; needs \\usepackage{{booktabs}}".replace("% ;", "%")
-    rules = (about, rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
+    rules = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
     return "\n".join([*rules, *(rf"{line} \\" for line in lines), r"\bottomrule", r"\end{tabular}"])
 
 
 def _latex_cell(text: str, symbol: bool) -> str:
     if symbol and text:
-        letter, _, below = text.partition("_")
+        letter, _, below = text.removesuffix("*").partition("_")
         letter, below = (rf"\{one}" if _GREEK.fullmatch(one) else one for one in (letter, below))
-        return f"${letter}_{{{below}}}$" if below else f"${letter}$"
+        star = "^*" if text.endswith("*") else ""
+        return f"${letter}_{{{below}}}{star}$" if below else f"${letter}{star}$"
     if interval := _INTERVAL.fullmatch(text):
         return rf"$[{_latex_number(interval[1])},\ {_latex_number(interval[4])}]$"
     return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else _latex_text(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -204,6 +204,8 @@ def _analyse_law(
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
     stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
+    # Figures of the report, and commands that read the saved fit, then have the same intervals.
+    fit = replace(fit, resamples=resampled.kept())
     fitted = _fitted(name, fit, resampled, read, _held_out(read.runs, split, tested), analysis)
     budget = analysis.decision_flops
     largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())

@@ -147,10 +147,11 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     said = json.loads(capsys.readouterr().out)
     interval = said["intervals"]["params_active"]
     assert interval["low"] < said["optimum"]["values"]["params_active"] < interval["high"]
-    assert (interval["by"], interval["level"], interval["uninformative"]) == ("resamples", 0.9, False)
+    assert (interval["by"], interval["level"]) == ("bootstrap of 10 resamples by group", 0.9)
+    assert interval["uninformative"] is False
     assert main(["design", "--law", fit, "--flops", "1e24", "--level", "0.999"]) == 0
     shown = capsys.readouterr()
-    assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
+    assert "99.9% interval of sizes alone, from standard errors" in " ".join(shown.out.split())
     assert "! The optimum over sizes lies outside the law's fitted range: flops " in shown.out
     assert "! The model to train is outside the law's fitted range: flops " in shown.out
     assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "10"]) == 2
@@ -177,10 +178,10 @@ def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(mo
 def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_parameters_are_said_once():
     wide = Interval(low=1e8, middle=1e9, high=1e10, deviation=1e9, undefined=0.0)
     found = decide(of_sizes(HOFFMANN_2022, (Constraint(name="flops", high=1e21),)))
-    found = dataclasses.replace(found, intervals={"params_active": wide}, level=0.8, by="drawn laws")
+    found = dataclasses.replace(found, intervals={"params_active": wide}, level=0.8, by="from standard errors")
     said = render.text(summary("chinchilla", found), width=200)
     assert re.search(r"Train the first column: [\d.]+B parameters on", said)
-    assert "80% interval, of sizes alone, by drawn laws" in said
+    assert "80% interval of sizes alone, from standard errors" in said
     assert "[100M, 10B] (not determined by these runs)" in said
     assert [_cost(2.0, after, "loss") for after in (2.5, 1.5)] == ["cost +0.50000 nats", "save 0.50000 nats"]
     assert _cost(2.0, 1.5, "flops") == "save 25.00%"

@@ -16,6 +16,7 @@ from moejax.cli.parser import parse_command
 from moejax.errors import UserError
 from moejax.fit.answers import asked_of
 from moejax.fit.fit_result import FitResult
+from moejax.fit.selection.model_selection import ModelSelection
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
@@ -366,7 +367,7 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     assert best["interval"]["low"] < best["value"] < best["interval"]["high"]
     (run,) = plain["predictions"]
     assert run["low"] < HOFFMANN_2022(Design(params_active=70e9, tokens=1.4e12)) < run["high"]
-    assert run["by"] == "resamples"
+    assert run["by"] == "bootstrap of 40 resamples by group"
     assert [one["name"] for one in plain["profiles"]] == ["optimal_params_active", "tokens_exponent", "loss"]
     assert all(one["low"] < one["middle"] < one["high"] for one in plain["profiles"])
     assert [len(one["rows"]) for one in plain["influence"]] == [3, 3]
@@ -444,6 +445,18 @@ def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
     assert again.law == "kaplan"
     for name in ("runs", "where", "map", "best_by", "drop_invalid", "penalty", "trust_units", "loss"):
         assert getattr(again, name) == getattr(comparison, name)
+
+
+def test_compare_suggests_a_fit_for_extrapolation_only_of_the_law_that_it_recommends():
+    comparison = parse_command("compare", ["runs.csv"])
+    assert isinstance(comparison, CompareCommand)
+    known = {"best": "kaplan", "tied": (), "preferred": "kaplan", "title": "", "sentence": ""}
+    fit = "moejax fit runs.csv --law kaplan --bootstrap 200 --out fit"
+    assert comparison.next_step(ModelSelection(**known, trusted="kaplan")) == f"Next: {fit}"
+    without = comparison.next_step(ModelSelection(**known, trusted=None))
+    assert without.startswith("Next: more runs")
+    assert "no law is recommended for extrapolation" in without
+    assert without.endswith(f"inside the range of these runs, fit kaplan: {fit}")
 
 
 @pytest.mark.parametrize(

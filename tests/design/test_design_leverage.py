@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from moejax.design.constraint import held
-from moejax.design.leverage import leverage, proportions, resampled
+from moejax.design.leverage import leverage, leverages_under, proportions
 from moejax.fit.uncertainty.estimands import decision_estimands, find
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
@@ -38,7 +38,7 @@ def test_resampled_laws_give_resampled_leverages():
     other = PUBLISHED["effective_params"]
     laws = [CHAPTER_002, *(one.law for one in other.values())]
     stacked = jax.tree.map(lambda *leaves: np.asarray(leaves, float), *laws)
-    assert resampled(found, stacked) == pytest.approx([closed_form(law) for law in laws], rel=1e-5)
+    assert leverages_under(found, stacked) == pytest.approx([closed_form(law) for law in laws], rel=1e-5)
 
 
 def test_a_published_model_stands_for_its_proportions():

@@ -88,7 +88,7 @@ def test_the_table_has_a_line_per_coefficient():
     table = resampled(known_resamples().stored(0.8))
     assert [row[0] for row in table.rows] == list(known_fit().coefficients)
     assert "80% interval" in [column.name for column in table.columns]
-    assert table.title == "Coefficients over 64 resamples by group"
+    assert table.title == "Coefficients by bootstrap of 64 resamples by group"
 
 
 def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp_path, monkeypatch):

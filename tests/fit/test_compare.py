@@ -46,7 +46,7 @@ def test_the_verdict_says_which_law_to_extrapolate_with_why_and_how_far_that_was
         in found.verdict
     )
     assert f"{found.beyond['tokens']:.3g} times in tokens" in found.verdict
-    assert found.to_json()["trusted"] == found.next_law == "effective_params"
+    assert found.to_json()["trusted"] == "effective_params"
 
 
 def as_good(law, best, **fit):
@@ -106,7 +106,7 @@ def test_the_law_to_fit_next_is_one_of_a_tie_that_these_runs_determine(found, un
     lost = dataclasses.replace(laws[undetermined].fit, unidentified={"irreducible": "nothing depends on it"})
     laws[undetermined] = dataclasses.replace(laws[undetermined], fit=lost)
     tied, other = dataclasses.replace(found, laws=tuple(laws)), laws[1 - undetermined].name
-    assert tied.selection.preferred == tied.next_law == other
+    assert tied.selection.preferred == other
     assert (f"the simplest of the determined laws is {other}" in tied.verdict) == bool(undetermined)
 
 

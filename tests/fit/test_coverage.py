@@ -294,16 +294,16 @@ def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_o
     assert [one.interval for one in few] == [one.interval for one in alone]
     said = shown(few)
     assert "! 4 groups cannot determine the errors of 5 coefficients: intervals by resamples" in said
-    assert "interval by standard errors" in said
+    assert "interval, from standard errors" in said
     assert "Student's t with df degrees of freedom" in said
     assert "cannot determine the errors" not in shown(alone)
     for one in few:
         plain = one.to_json()
         assert f" {one.degrees_of_freedom:.2g} " in said
-        assert plain["interval"]["by"] == "standard errors"
+        assert plain["interval"]["by"] == "from standard errors"
         assert plain["interval"]["degrees_of_freedom"] == one.degrees_of_freedom
     by_run = estimates.estimate(known, estimands, resampled=bootstrap(result, runs, 8, by="run"))
-    assert {one.by for one in by_run} == {"resamples"}
+    assert all(one.by.startswith("bootstrap of ") for one in by_run)
     assert "degrees of freedom" not in shown(by_run)
 
 
@@ -324,7 +324,7 @@ def test_no_number_but_a_coefficient_has_an_interval_from_no_more_groups_than_co
     assert f"! {few}: intervals would be too small and are not shown." in said
     assert np.isfinite(known.conf_int()["low"]).all()
     assert set(known.prediction_intervals(runs.design).unknown) == {few}
-    assert known.drawn() is None
+    assert known.likely() is None
     enough = with_uncertainty(result, runs, by="run")
     assert not any(one.few or one.interval is None for one in estimates.estimate(enough, estimands))
 
@@ -369,7 +369,7 @@ def test_what_luck_makes_vanish_may_be_off_and_widens_what_makes_up_for_it():
 
 def test_drawn_laws_have_no_coefficient_of_the_other_sign_where_one_has_vanished():
     _, result, runs = fitted_as_nothing()
-    drawn = with_uncertainty(result, runs).drawn(200)
+    drawn = with_uncertainty(result, runs).likely(drawn=True)
     assert drawn is not None
     irreducible = drawn.laws.irreducible
     assert (len(drawn.steps), len(irreducible)) == (200, 200)

@@ -234,8 +234,8 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
         # One error of a number, that of its interval.
         assert one.error == one.interval.deviation
     text = shown(found)
-    assert "90% interval by resamples" in text
-    assert {one.by for one in found} == {"resamples"}
+    assert "90% interval, bootstrap of 200 resamples by group" in text
+    assert {one.by for one in found} == {resampled.method}
     assert text.count("flops = 1e+25, expansion = 8") == len(found)
     assert "Beyond the largest fitted run" in shown(found, known_runs())
     assert [one.symbol for one in found] == ["N_act*", "D*", "L*", "EL", "a*"]
@@ -275,9 +275,9 @@ def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_
             assert one.interval.high < 1
             continue
         np.testing.assert_allclose([one.interval.low, one.interval.high], [low[0], high[0]])
-    assert "80% interval by standard errors" in (text := shown(found))
+    assert "80% interval, from standard errors" in (text := shown(found))
     assert text.count("[") == len(found)
-    assert {(one.by, one.level) for one in found} == {("standard errors", 0.8)}
+    assert {(one.by, one.level) for one in found} == {("from standard errors", 0.8)}
     assert [Estimate.from_json(one.to_json()) for one in found] == [*found]
 
 
@@ -404,6 +404,17 @@ def test_resamples_of_no_more_groups_than_coefficients_say_nothing_of_a_run():
     assert by_errors.to_json() == by_few.to_json() != by_many.to_json()
 
 
+def test_latex_prints_the_coefficients_and_then_the_decisions():
+    fit = known_fit()
+    decisions = estimate(fit, decision_estimands(type(fit.law), {"flops": 1e22, "expansion": 4.0}))
+    coefficients, decided = render.latex(summary(fit, 0.9, Answers(decisions=decisions))).split("\n\n")
+    assert coefficients.count("\\\\") == 1 + len(fit.coefficients)
+    assert decided.count("\\\\") == 1 + len(decisions)
+    assert decided.count("tabular") == 2
+    assert r"90\% interval, from standard errors \\" in decided
+    assert rf"$N_{{act}}^*$ & flops = 1e+22, expansion = 4 & {format(decisions[0].value)} & " in decided
+
+
 def test_a_fit_leads_with_what_to_train_or_how_to_ask():
     fit = known_fit()
     asked = asked_of(type(fit.law), "loss", (), decide=[{"flops": 1e22, "expansion": 4.0}])
@@ -414,7 +425,7 @@ def test_a_fit_leads_with_what_to_train_or_how_to_ask():
     assert said.lead[0].startswith("At flops = 1e+22, expansion = 4: ")
     assert f"{format(decided.value)}, 90% interval {decided.interval.bounds()}" in said.lead[0]
     assert render.text(said).splitlines()[2] == said.lead[0]
-    assert render.latex(said).count("\\\\") == 1 + len(fit.coefficients)
+    assert render.latex(summary(fit)).count("\\\\") == 1 + len(fit.coefficients)
     unasked = summary(fit)
     assert re.fullmatch(r"What to train: .*--decide flops=[0-9.e+]+,expansion=….*", unasked.lead[0])
 

@@ -1,15 +1,18 @@
 """A fit finds the law that made the runs, and says when it cannot."""
 
 import dataclasses
+import inspect
 import json
 
 import numpy as np
 import pytest
 from known_fit import known_fit, known_runs, sweep
 
+from moejax.cli.commands.fit import FitCommand
+from moejax.cli.parser import parse_command
 from moejax.fit.fit_result import FitResult, from_json
 from moejax.fit.runs import runs_from
-from moejax.fit.search.fit_law import EVERY_START, fit_law
+from moejax.fit.search.fit_law import EVERY_START, chosen, fit_law
 from moejax.fit.search.objective import FitObjective, Huber, Squared, data_of
 from moejax.fit.search.starts import Grid, Sobol, WarmStart
 from moejax.fit.selection.metrics import errors, predict
@@ -17,9 +20,38 @@ from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
+from moejax.laws.formula_law import formula_law
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.effective_params import CHAPTER_002, EffectiveParams
 from moejax.report import render
+
+
+def test_rounding_and_the_order_of_the_starts_do_not_decide_between_equally_good_optima():
+    one, other, worse = np.array([0.5, -1.0, 2.0]), np.array([0.5, 2.0, -1.0]), np.array([0.1, 0.1, 0.1])
+    for noise in (1e-12, -1e-12):
+        points, values = np.stack([other, worse, one]), np.array([2.0, 2.1, 2.0 * (1 + noise)])
+        for order in ([0, 1, 2], [2, 1, 0]):
+            np.testing.assert_array_equal(points[order][chosen(points[order], values[order])], one)
+
+
+def test_a_law_of_two_exchangeable_terms_has_the_same_coefficients_from_starts_in_any_order():
+    sizes = np.geomspace(1e7, 1e10, 24)
+    table = {"size": sizes, "loss": 1.5 + 60 * sizes**-0.25 + 3e7 * sizes**-1.0}
+    law = formula_law("loss = E + A/size^a + B/size^b", ("size",))
+    runs = runs_from(Design(columns={"size": sizes}), table["loss"])
+
+    def backwards(objective, data):
+        return Sobol(64)(objective, data)[::-1]
+
+    first, second = (fit_law(law, runs, starts=starts).coefficients for starts in (Sobol(64), backwards))
+    assert first == pytest.approx(second, rel=1e-3)
+
+
+def test_the_command_and_python_search_in_the_same_way():
+    command = parse_command("fit", ["runs.csv", "--law", "chinchilla"])
+    assert isinstance(command, FitCommand)
+    # fit_law has the defaults of the starts and of the search.
+    assert command.how() == {"penalty": Huber(), "seed": inspect.signature(fit_law).parameters["seed"].default}
 
 
 @pytest.mark.parametrize("truth", [HOFFMANN_2022, CHAPTER_002])

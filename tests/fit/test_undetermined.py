@@ -102,7 +102,7 @@ def test_a_fit_that_did_not_converge_gives_numbers_and_no_errors():
     fit, _ = one_budget()
     fit = dataclasses.replace(fit, converged=False, undetermined=())
     assert fit.conf_int()["std_err"].isna().all()
-    assert fit.drawn() is None
+    assert fit.likely() is None
     (one,) = estimate(fit, coefficient_estimands(Chinchilla)[:1])
     assert np.isfinite(one.value)
     assert "did not converge" in one.reason

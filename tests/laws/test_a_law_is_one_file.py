@@ -75,7 +75,8 @@ from moejax.fit.fit_result import from_json
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.search.starts import Sobol
 from moejax.laws.design import Design
-from moejax.laws.predict import law_class, predict
+from moejax.laws import law_class
+from moejax.laws.predict import predict
 
 law = law_class("smith")
 tokens = np.geomspace(1e8, 1e10, 12)

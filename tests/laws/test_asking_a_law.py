@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from moejax.laws import law_name
 from moejax.laws.design import Design
-from moejax.laws.predict import check_design, law_name, predict, published
+from moejax.laws.predict import check_design, predict, published
 
 MIXTURE = Design(
     params_total=3e9,

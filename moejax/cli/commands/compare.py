@@ -30,6 +30,7 @@ from moejax.wording import listed
 
 if TYPE_CHECKING:
     from moejax.fit.selection.comparison import Comparison
+    from moejax.fit.selection.model_selection import ModelSelection
     from moejax.fit.tables.read_runs import ReadRuns
     from moejax.laws.formula_law import FormulaLaw
     from moejax.result import Result
@@ -63,8 +64,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
 
     def run(self) -> None:
         from moejax.fit.selection.comparison import compare, of_the_loss, summary
-        from moejax.laws import LAWS
-        from moejax.laws.predict import law_name
+        from moejax.laws import LAWS, law_name
         from moejax.report import render
 
         formulas = self.formulas(self.runs, self.form)
@@ -82,7 +82,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
             with out_set(self.out):
                 _write(self.out, comparison, read, summary(comparison, title, verbose=True))
         result = summary(comparison, title, self.verbose)
-        result = replace(result, notes=[f"Next: {self.next_command(comparison.next_law)}"])
+        result = replace(result, notes=[self.next_step(comparison.selection)])
         render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
@@ -97,8 +97,18 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         read = replace(self, loss=targets[0]).read(self.runs, tuple(own))
         return replace(read, runs=replace(read.runs, output=targets[0]))
 
+    def next_step(self, selection: ModelSelection) -> str:
+        """Return a sentence with the next command: the fit of the trusted law or, if no law is trusted, more runs."""
+        if selection.trusted:
+            return f"Next: {self.next_command(selection.trusted)}"
+        return (
+            "Next: more runs, which moejax next proposes, since no law is recommended for extrapolation. For "
+            f"predictions inside the range of these runs, fit {selection.preferred}: "
+            f"{self.next_command(selection.preferred)}"
+        )
+
     def next_command(self, law: str) -> str:
-        """Return the command that fits the recommended law to the same rows in the same way."""
+        """Return the command that fits a law to the same rows in the same way."""
         by_formula = law in self.form
         words = ["moejax", "fit", str(self.runs), "--form" if by_formula else "--law", law]
         signs = ("positive", "negative", "either") if by_formula else ()

@@ -177,15 +177,13 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
         name, law, known = named_law(self.law, self.constants)
         problem = self._problem(law, self._constraints())
-        likely, by = self._likely(known)
         decision = decide(
             problem,
             like=self.architecture(),
             within=self.within,
             known=known,
             exact=self.exact_shape,
-            likely=likely,
-            by=by,
+            resampled=self.resamples_of(known) if self.runs else None,
             level=self.level,
         )
         if self.out and decision.built is not None:
@@ -274,7 +272,11 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         assert self.out is not None
         read, optimum = None, decision.optimum
         if isinstance(known, FitResult):
-            read = self.read_quietly(self.runs, type(known.law)) if self.runs else fitted_runs(known, Path(self.law))
+            read = (
+                self.read_quietly(self.runs, type(known.law), usual=known.reading)
+                if self.runs
+                else fitted_runs(known, Path(self.law))
+            )
         design = optimum.problem.space.candidate(optimum.values).design if read is None else read.runs.design
         loss = None if read is None else read.runs.loss
         law = known if isinstance(known, FitResult) else known.law
@@ -346,12 +348,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
                 "Nothing constrains the design; give a budget, such as --flops 1e24 or --chips 512 --days 30."
             )
         return tuple(constraints)
-
-    def _likely(self, known: Any) -> tuple[Any, str]:
-        """Return the sampled laws for intervals and their source (resamples or draws); None for published constants."""
-        if self.runs and not (resampled := self.resamples_of(known)).few:
-            return (resampled if known.converged else None), "resamples"
-        return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
 
 
 def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:

@@ -176,6 +176,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
             result = fit_law(law, read.runs, progress=show, **options)
             how = {"covariance": asked.covariance, "by": self.by}
             result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
+            result = replace(result, reading=read.reading)
             # With predictions.csv, these columns reproduce the reading of the same runs.
             columns = ReadAs(loss=fitted_column(type(result.law), self.loss), group=self.group, weight=self.weight)
             answers = Answers(notes=tuple(read.notes), standard_errors=StandardErrors.of(result, level), read=columns)
@@ -185,7 +186,8 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 answers = replace(answers, sweeps=sweeps)
             # The fit is written first. The following steps take long, may be stopped, or may fail.
             write_fit(self.out, summary(result, level, answers), result, read)
-            if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
+            if splits:
+                held_out = holdout.hold_out(law, read.runs, splits, progress=show, **options)
                 predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
                 answers = answers.with_held_out(held_out, predicted)
                 write_fit(self.out, summary(result, level, answers), result, read, predicted)
@@ -201,6 +203,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                         progress=show,
                         kept=self.out / "bootstrap.npz" if self.out else None,
                     )
+                    result = replace(result, resamples=resampled.kept())
                 answers = answer(answers, asked, result, read, resampled, level)
             except KeyboardInterrupt:
                 if self.out:
@@ -292,8 +295,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
     def _loss_law(self) -> type:
         from moejax import run_table
         from moejax.fit.tables.column_names import is_formula, law_of_formula
-        from moejax.laws import LAWS
-        from moejax.laws.predict import law_name
+        from moejax.laws import LAWS, law_name
 
         assert self.loss_law is not None
         if not is_formula(self.loss_law):

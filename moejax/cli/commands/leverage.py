@@ -71,14 +71,13 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
             name, law, known = named_law(self.law, None)
             if isinstance(law, FormulaLaw):
                 if self.runs:
-                    raise UserError("Leverage by a formula has intervals from the fit's own covariance; omit --runs.")
+                    raise UserError(
+                        "Leverage by a formula has the intervals of the fit; omit --runs, and fit with --bootstrap."
+                    )
                 given = (numbers(self.a.split(","), self.a), numbers(self.b.split(","), self.b))
                 result = leverage_under_formula(known, given, self.flops, self.level)
             else:
                 a, b = (numbers(text.split(","), text) if "=" in text else None for text in (self.a, self.b))
-                likely = self.resamples_of(known) if self.runs else None
-                if likely is not None and likely.few:
-                    likely = known.drawn()
                 result = leverage_under_law(
                     name,
                     law,
@@ -86,7 +85,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
                     (self.a, self.b),
                     (a, b),
                     self.flops,
-                    likely=likely if likely is None or known.converged else None,
+                    resampled=self.resamples_of(known) if self.runs else None,
                     level=self.level,
                 )
         render.show(replace(result, families=(self.a, self.b)), as_json=self.json)

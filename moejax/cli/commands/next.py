@@ -153,8 +153,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         render.show(result, as_json=self.json)
 
     def _laws(self) -> dict[str, type]:
-        from moejax.laws import LAWS
-        from moejax.laws.predict import law_name
+        from moejax.laws import LAWS, law_name
 
         if self.form is not None or "," not in str(self.law):
             law = self.law_for(self.runs)

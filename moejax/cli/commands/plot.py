@@ -127,7 +127,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         return PlotOptions(
             fit=self.fit,
             runs=self.runs,
-            read=lambda table, law, loss: replace(self, loss=loss).read(table, law),
+            read=lambda table, law, loss, usual: replace(self, loss=loss).read(table, law, usual=usual),
             mapping=self.mapping(self.runs),
             where=self.where,
             loss=self.loss,

@@ -72,7 +72,7 @@ class ReportCommand(TableOptions, name="report"):
 
     def run(self) -> None:
         from moejax.fit.fit_result import load_of_runs
-        from moejax.laws.predict import law_name
+        from moejax.laws import law_name
         from moejax.papers.plots import ALL
         from moejax.papers.recipes import STUDY_RECIPES
         from moejax.report import fit_report, render

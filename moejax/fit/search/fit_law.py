@@ -85,6 +85,11 @@ def minimise_reparametrised(
 AGREES = 1e-4
 """Relative difference from the lowest objective below which a local optimum counts as the same."""
 
+EQUAL = 1e-7
+"""Relative difference from the lowest objective below which rounding may decide between two optima."""
+APART = 1e-2
+"""Distance in centred coordinates below which two ends of a search are the same optimum."""
+
 EXACT = 1e-9
 """Objective, as a share of a constant prediction's objective, below which the runs follow the law exactly and optima
 count as the same."""
@@ -156,7 +161,7 @@ def fit_law(
     if not isinstance(law, type):
         points = np.concatenate([WarmStart((law,))(objective, data), points])
     lanes, began = _search(objective, data, runs, points, search or Search(), progress or (lambda *_: None))
-    best = int(np.argmin(lanes.values))
+    best = chosen(lanes.points, lanes.values)
     # In a long narrow valley the search stalls in the original coordinates, so it continues in rescaled ones.
     reparametrised = minimise_reparametrised(
         objective, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
@@ -164,6 +169,19 @@ def fit_law(
     near = reparametrised.points[0] if reparametrised.values[0] <= lanes.values[best] else lanes.points[best]
     ended = minimise.polish(objective, near, data, runs.weight, tolerance=CONVERGED)
     return _result(objective, data, runs, fixed, seed, lanes, began[best], ended, len(points))
+
+
+def chosen(points: Float[np.ndarray, "ends free"], values: Float[np.ndarray, " ends"]) -> int:
+    """Return the index of the lowest end of a search; of several equally good optima, always the same one.
+
+    Rounding differs between compilers and flags, and so between the command and Python. It must not select one of
+    several optima with the same objective, such as two laws with swapped terms. The optimum nearest to the origin is
+    selected, and among equally near ones the first in the order of the coordinates.
+    """
+    left = np.flatnonzero(values <= np.nanmin(values) * (1 + EQUAL))
+    for key in (np.linalg.norm(points, axis=1), *points.T):
+        left = left[key[left] <= key[left].min() + APART]
+    return int(left[np.argmin(values[left])])
 
 
 def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search: Search | None = None) -> np.ndarray:

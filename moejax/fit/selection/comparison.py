@@ -160,11 +160,6 @@ class Comparison(Plotted):
         (law,) = (law for law in self.laws if law.name == self.selection.preferred)
         return [f"Warnings for {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
 
-    @property
-    def next_law(self) -> str:
-        """The law to fit next: the trusted law, or the preferred law if no law is trusted."""
-        return self.selection.trusted or self.selection.preferred
-
     def summary(self, title: str = "Laws compared", verbose: bool = False) -> Result:
         """Return a table with a row per law, the best first, the held-out runs, omitted laws and the verdict."""
         return summary(self, title, verbose)
@@ -224,7 +219,10 @@ def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
         ]
         for law in compared.laws
     ]
-    notes = [f"RMSE in {compared.unit}. Held out: {'; '.join(split.name for split in compared.splits)}."]
+    notes = [
+        f"RMSE in {compared.unit}; behind the best: 90 % interval, jackknife over groups. Held out: "
+        f"{'; '.join(split.name for split in compared.splits)}."
+    ]
     for name, value in compared.fixed.items():
         without = [law.name for law in compared.laws if name not in law.fit.fixed]
         but = f"; not in {', '.join(without)}" if without else ""

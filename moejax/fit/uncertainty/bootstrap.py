@@ -6,7 +6,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, check_runs_of
-from moejax.fit.runs import Runs
+from moejax.fit.runs import RESAMPLED, Runs, draws_of
 from moejax.fit.search.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.search.objective import data_of, laws_at
 from moejax.fit.uncertainty.noise import left_by
-from moejax.fit.uncertainty.uncertainty import Spread
+from moejax.fit.uncertainty.uncertainty import Resamples, Spread
 from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
@@ -51,6 +51,39 @@ class Bootstrap:
     """Mask, per coefficient, of the resamples whose search reached the lower bound; the coefficient then counts as
     0."""
 
+    @classmethod
+    def of(cls, fit: FitResult) -> Bootstrap:
+        """Return the bootstrap that is stored with a fit (``FitResult.resamples``)."""
+        kept = fit.resamples
+        assert kept is not None
+        count = len(next(iter(kept.coefficients.values())))
+        laws = replace(fit.law, **{name: np.asarray(values) for name, values in kept.coefficients.items()})
+        vanished = {name: np.isin(np.arange(count), numbers) for name, numbers in kept.vanished.items()}
+        return cls(
+            laws=laws,
+            values=np.full(count, np.nan),
+            unfinished=kept.unfinished,
+            by=kept.by,
+            draws=kept.draws,
+            fit=fit,
+            vanished=vanished,
+        )
+
+    def kept(self) -> Resamples:
+        """Return the coefficients in the form that a fit's file stores."""
+        return Resamples(
+            coefficients={name: tuple(np.asarray(one).tolist()) for name, one in coefficients(self.laws).items()},
+            by=self.by,
+            draws=self.draws,
+            unfinished=self.unfinished,
+            vanished={name: tuple(np.flatnonzero(one).tolist()) for name, one in self.vanished.items() if one.any()},
+        )
+
+    @property
+    def method(self) -> str:
+        """Method of the intervals, as text after the level."""
+        return f"bootstrap of {counted(len(self.values), 'resample')} by {self.by}"
+
     def evaluate(self, functional: Callable[[Any], Any]) -> Any:
         """Evaluate a function of a law for every resample; the leaves of its pytree get a leading axis of resamples."""
         with float64():
@@ -69,7 +102,7 @@ class Bootstrap:
     @property
     def few(self) -> str:
         """Clause stating that there are too few draws for intervals; empty if they outnumber the coefficients."""
-        return "" if self.fit is None else too_few(self.fit, self.draws, self.by)
+        return "" if self.fit is None else self.fit.too_few(self.draws, self.by)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:
         """Return the spread of every number of a functional (flattened) over the resampled laws."""
@@ -164,34 +197,14 @@ def group_draws(labels: Int[np.ndarray, " runs"], count: int, seed: int = 0) -> 
 BLOCK = 256
 """Number of resamples per saved block."""
 
-RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
-    "group": lambda runs: runs.group,
-    "run": lambda runs: np.arange(len(runs)),
-}
-"""Units of resampling, as functions that return a label per run."""
-
-
-def draws_of(runs: Runs, by: str) -> int:
-    """Return the number of groups, or of runs, with a weight above 0."""
-    return len(np.unique(RESAMPLED[by](runs)[runs.weight > 0]))
-
-
-def too_few(result: FitResult, draws: int, by: str) -> str:
-    """Return a clause stating that a fit's draws do not outnumber its coefficients; empty if they do."""
-    return (
-        ""
-        if draws > result.free
-        else f"{counted(draws, by)} cannot determine the errors of {counted(result.free, 'coefficient')}"
-    )
-
 
 def bootstrap(
     result: FitResult,
     runs: Runs,
     count: int = 1000,
     *,
-    by: str = "group",
-    seed: int = 0,
+    by: str | None = None,
+    seed: int | None = None,
     max_iterations: int = 500,
     progress: Progress | None = None,
     kept: Path | None = None,
@@ -199,6 +212,8 @@ def bootstrap(
     """Refit the law to resamples of its runs, each starting from the fit's optimum.
 
     Args:
+      by: unit of a draw, ``group`` or ``run``; by default that of the fit's standard errors, or ``group``.
+      seed: seed of the resamples; by default the fit's, so that every command draws the same resamples.
       kept: a file (.npz) that stores finished resamples. A later call, after an interruption or with a larger
         ``count``, fits only the missing resamples. A file of another fit is overwritten.
 
@@ -206,6 +221,8 @@ def bootstrap(
       UserError: the fit was made to other runs, or ``count`` or ``by`` is invalid.
     """
     check_runs_of(result, runs)
+    by = by or ("group" if result.uncertainty is None else result.uncertainty.by)
+    seed = result.seed if seed is None else seed
     if count < 1 or by not in RESAMPLED:
         raise UserError(f"Give at least 1 resample, by {' or '.join(RESAMPLED)}; got {count} resamples by {by!r}.")
     objective = objective_of(result)

@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.runs import Runs, sums_by_group
+from moejax.fit.runs import RESAMPLED, Runs, draws_of, sums_by_group
 from moejax.fit.selection.metrics import predict
-from moejax.fit.uncertainty.bootstrap import RESAMPLED, draws_of, too_few
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.fit.uncertainty.extrapolation import ranges, where_decided
 from moejax.fit.uncertainty.noise import CLIPPED, left_by, log_residuals, noise
@@ -190,7 +189,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         leverages=tuple(tuple(tuple(map(float, row[finite])) for row in rows) for rows in leverages),
         draw_count=draw_count if kind == "sandwich" else 0,
         why_none=why_none,
-        few=too_few(result, draw_count, by) if kind == "sandwich" and not why_none else "",
+        few=result.too_few(draw_count, by) if kind == "sandwich" and not why_none else "",
     )
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from moejax.fit.fit_result import FitResult, restored
 from moejax.fit.runs import Runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.estimands import Estimand, Named, where_in_words
 from moejax.fit.uncertainty.extrapolation import RATIOS, Ranges, outside, where_decided
-from moejax.fit.uncertainty.uncertainty import Spread
+from moejax.fit.uncertainty.uncertainty import STANDARD, Spread
 from moejax.float64 import float64
 from moejax.interval import Interval, in_percent
 from moejax.json_text import fields, finite
 from moejax.laws.design import FIELDS, Design, design_from
-
-STANDARD, RESAMPLES = "standard errors", "resamples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Estimate(Named):
     interval: Interval | None = None
     """Interval from resampled fits if available, else from the standard error; None without either."""
     by: str = STANDARD
-    """Source of the interval."""
+    """Method of the interval, as text after the level."""
     level: float = 0.9
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
@@ -106,9 +105,14 @@ def estimate(
     Intervals are too small if there are no more draws than coefficients (``few``). Without enough resampled draws, they
     come from standard errors; without enough draws for these either, an estimate has no error and no interval.
 
+    Args:
+      resampled: bootstrap for the intervals; by default the one that is stored with the fit, if any.
+
     Raises:
       UserError: the fit has no covariance, or ``level`` is not between 0 and 1.
     """
+    if resampled is None and result.resamples is not None:
+        resampled = Bootstrap.of(result)
     spreads = [result.spread(one.functional, allow_few=True) for one in estimands]
     bounds = _bounds(estimands, [float(spread.middle[0]) for spread in spreads])
     return tuple(
@@ -130,7 +134,7 @@ def _estimate(
     few = "" if resampled is None else resampled.few
     where, degrees_of_freedom, interval = STANDARD, math.nan, None
     if not reason and resampled is not None and not few:
-        where, interval = RESAMPLES, resampled.interval(estimand.functional, level)
+        where, interval = resampled.method, resampled.interval(estimand.functional, level)
     elif not reason and result.few:
         few, error = result.few, math.nan
     elif not reason and error > 0:
@@ -174,6 +178,26 @@ def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int,
     return {number: said[key] for number, key in enumerate(keys) if key in said}
 
 
+def intervals(
+    result: FitResult, functional: Callable[[Any], Any], level: float = 0.9
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return every positive number of a functional (flattened), both ends of its interval, and reasons for NaN ends.
+
+    The intervals are those of ``estimate``: from the stored bootstrap, or else from standard errors.
+
+    Raises:
+      UserError: the fit was made without its uncertainty, or ``level`` is not between 0 and 1.
+    """
+    spread = result.spread(functional)
+    unknown = spread.unknown or ("",) * len(spread.middle)
+    if result.bootstrap is None:
+        return spread.middle, *spread.ends(level, True), unknown
+    each = result.bootstrap.interval(lambda law: [*ravel_pytree(functional(law))[0]], level)
+    ends = np.array([(one.low, one.high) for one in each]).T
+    low, high = np.where(np.isfinite(ends), ends, np.nan)
+    return spread.middle, low, high, unknown
+
+
 def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
     """Return given and decided quantities by ``Design`` name."""
     decided_values = {one.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)}
@@ -210,7 +234,7 @@ class RunPrediction(Named):
     from_coefficients: float
     """Share of the variance that is due to the coefficients."""
     by: str
-    """Source of the coefficients' share."""
+    """Method of the coefficients' share, as text after the level."""
     reason: str = ""
     """Reason for a missing range; empty if the range exists."""
 
@@ -239,7 +263,7 @@ def predict_run(
     Raises:
       UserError: ``level`` is not between 0 and 1, or there are no resamples and the fit has no covariance.
     """
-    used = None if resampled is None or resampled.few else resampled
+    used = result.bootstrap if resampled is None or resampled.few else resampled
     spread = None if used is None else used.spread
     predicted = result.prediction_intervals(design_from(estimand.given), level, spread)
     return RunPrediction(
@@ -249,7 +273,7 @@ def predict_run(
         high=float(predicted.high[0]),
         level=level,
         from_coefficients=predicted.from_coefficients,
-        by=STANDARD if used is None else RESAMPLES,
+        by=STANDARD if used is None else used.method,
         reason=predicted.unknown[0],
     )
 
@@ -297,6 +321,7 @@ def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
     ends = f"[{ranged.interval['low']:.5g}, {ranged.interval['high']:.5g}]"
     article = "an" if fit.output[0] in "aeiou" else "a"
     said = (
-        f"{in_percent(ranged.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
+        f"{in_percent(ranged.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}, "
+        f"{fit.method} and the scatter of the fitted runs"
     )
     return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."

@@ -12,7 +12,7 @@ Intervals are linear for numbers of any sign, logarithmic for numbers that keep 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from moejax.errors import UserError
 from moejax.fit.uncertainty.extrapolation import RATIOS
 from moejax.fit.uncertainty.undetermined import Probes
 from moejax.float64 import float64
-from moejax.interval import Interval, check_level, interval
+from moejax.interval import UNKNOWN, Interval, check_level, interval
 from moejax.json_text import fields, finite
 from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.design import FIELDS, KINDS
@@ -211,10 +211,15 @@ COVARIANCES = {
 }
 """Descriptions of the covariance methods by name. The sandwich treats the runs of a group as one draw."""
 
+STANDARD = "from standard errors"
+"""Method of an interval from a standard error and Student's t, as text after the level."""
+
 LARGEST_FOLDS = 50.0
 """Maximum distance of a drawn coefficient from its fitted value, in e-folds, to avoid float overflow."""
 MOST_LINEAR = 2.0
 """Largest relative standard error of a coefficient that is drawn linearly."""
+STEP = 1e-3
+"""Step along an axis, in its standard deviation, of the laws whose differences give standard errors."""
 MOST_ROUNDS = 64
 """Maximum number of rounds of ``count`` draws before fewer draws are returned."""
 
@@ -307,33 +312,44 @@ class Uncertainty:
             why = self.why_none or "it has too few runs"
             raise UserError(f"The fit has no covariance to draw from: {why}.")
         random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
-        units, signed = self._units(law), keeps_sign(law)
-        values, tangents = self._along_axes(law, lambda one: jnp.stack([*coefficients(in_units(one, units)).values()]))
-        tangents = tangents / np.where(values, values, 1.0)[:, None]
-        moved = dict(zip(coefficients(law), tangents, strict=True))
-        errors = dict(zip(moved, self._errors(tangents), strict=True))
+        centred = self._centred(law)
+        errors = dict(zip(centred.moved, self._errors(np.stack([*centred.moved.values()])), strict=True))
+        signed = keeps_sign(law)
         # A coefficient fitted as nearly 0 has a huge relative error, and is drawn linearly too.
         by_logarithm = {name for name, sign in signed.items() if sign and MOST_LINEAR < errors[name] <= LARGEST_FOLDS}
         kept_signs = [name for name, sign in signed.items() if sign and name not in by_logarithm]
         drawn = np.zeros((0, len(self.axes)))
         for _ in range(MOST_ROUNDS):
             more = random.standard_normal((count, len(self.axes))) * deviations
-            kept = np.all([more @ moved[name] > -1 for name in kept_signs], axis=0) if kept_signs else slice(None)
+            kept = (
+                np.all([more @ centred.moved[name] > -1 for name in kept_signs], axis=0) if kept_signs else slice(None)
+            )
             drawn = np.concatenate([drawn, more[kept]])[:count]
             if len(drawn) == count:
                 break
-        folds = {name: drawn @ along for name, along in moved.items()}
-        shares = {
-            name: np.exp(np.clip(fold, -LARGEST_FOLDS, LARGEST_FOLDS)) if name in by_logarithm else 1 + fold
-            for name, fold in folds.items()
-        }
-        with float64():
-            centred = dataclasses.replace(
-                law, **{name: value * shares[name] for name, value in zip(moved, values, strict=True)}
-            )
-            back = {kind: 1.0 / unit for kind, unit in units.items()}
-            laws = jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centred))
-        return Drawn(laws=laws, steps=drawn, uncertainty=self)
+        return Drawn(laws=centred.laws_at(drawn, by_logarithm), steps=drawn, uncertainty=self)
+
+    def stepped(self, law: Law) -> Stepped:
+        """Return the law and laws a small step to both sides along every axis, whose differences give standard errors.
+
+        Raises:
+          UserError: the fit has no covariance.
+        """
+        if not self.axes:
+            why = self.why_none or "it has too few runs"
+            raise UserError(f"The fit has no covariance to step along: {why}.")
+        sizes = STEP * np.where(np.asarray(self.deviations) > 0, self.deviations, STEP)
+        steps = np.concatenate([np.zeros((1, len(sizes))), np.diag(sizes), -np.diag(sizes)])
+        centred = self._centred(law)
+        return Stepped(laws=centred.laws_at(steps, frozenset(keeps_sign(law))), sizes=sizes, uncertainty=self)
+
+    def _centred(self, law: Law) -> _Centred:
+        """Return a law and its axes in units of the middle of the fitted ranges."""
+        units = self._units(law)
+        values, tangents = self._along_axes(law, lambda one: jnp.stack([*coefficients(in_units(one, units)).values()]))
+        tangents = tangents / np.where(values, values, 1.0)[:, None]
+        names = [*coefficients(law)]
+        return _Centred(law, units, dict(zip(names, values, strict=True)), dict(zip(names, tangents, strict=True)))
 
     def _units(self, law: Law) -> dict[str, float]:
         """Return the geometric middle of the fitted ranges of a law's inputs, by kind of unit."""
@@ -353,6 +369,90 @@ class Uncertainty:
         return finite(fields(self))
 
 
+@dataclass(frozen=True)
+class _Centred:
+    """A law in units of the middle of the fitted ranges, in which it is nearly linear in its coefficients."""
+
+    law: Law
+    units: Mapping[str, float]
+    values: Mapping[str, float]
+    moved: Mapping[str, Float[np.ndarray, " axes"]]
+    """Relative change of each coefficient per unit of every axis."""
+
+    def laws_at(self, steps: Float[np.ndarray, "laws axes"], by_logarithm: Container[str]) -> Any:
+        """Return the laws at steps along the axes; coefficients in ``by_logarithm`` move on a logarithmic scale."""
+        folds = {name: steps @ along for name, along in self.moved.items()}
+        shares = {
+            name: np.exp(np.clip(fold, -LARGEST_FOLDS, LARGEST_FOLDS)) if name in by_logarithm else 1 + fold
+            for name, fold in folds.items()
+        }
+        with float64():
+            centred = dataclasses.replace(
+                self.law, **{name: value * shares[name] for name, value in self.values.items()}
+            )
+            back = {kind: 1.0 / unit for kind, unit in self.units.items()}
+            return jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centred))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """A fitted law and laws a small step along each axis of its covariance.
+
+    A number that is not a functional to differentiate, such as the result of a search, gets its standard error from its
+    values under these laws.
+    """
+
+    laws: Any
+    """A law whose coefficients are arrays: the fitted law, then one step along every axis, then one step back."""
+    sizes: Float[np.ndarray, " axes"]
+    uncertainty: Uncertainty
+    probes: Probes | None = None
+    """Laws that show which numbers the runs do not determine; None if the runs determine all."""
+    method = STANDARD
+
+    def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
+        """Return the interval of a positive number from its values under the laws, by ``Spread.ends``.
+
+        Raises:
+          UserError: ``level`` is not between 0 and 1.
+        """
+        check_level(level)
+        answers = np.asarray(answers, np.float64).ravel()
+        if not np.isfinite(answers).all():
+            return UNKNOWN
+        middle, (after, before) = answers[:1], answers[1:].reshape(2, -1)
+        if (answers > 0).all():
+            after, before = middle * np.log(after), middle * np.log(before)
+        contrasts = ((after - before) / (2 * self.sizes))[None]
+        spread = Spread(
+            middle=middle,
+            errors=self.uncertainty._errors(contrasts),
+            degrees_of_freedom=self.uncertainty._degrees_of_freedom(contrasts),
+        )
+        (low,), (high,) = spread.ends(level, True)
+        return Interval(
+            low=float(low),
+            middle=float(middle[0]),
+            high=float(high),
+            deviation=float(spread.errors[0]),
+            undefined=0.0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resamples:
+    """The coefficients of a bootstrap, as a fit's file stores them, so that all later intervals use them."""
+
+    coefficients: Mapping[str, tuple[float, ...]]
+    """Value of every coefficient in each resample."""
+    by: str
+    draws: int
+    """Number of groups, or runs, that each resample is drawn from."""
+    unfinished: int = 0
+    vanished: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    """Numbers of the resamples in which a coefficient vanished."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
     """Laws drawn from the uncertainty of a fit, by normal steps; each interval has its own Student's t."""
@@ -364,6 +464,11 @@ class Drawn:
     uncertainty: Uncertainty
     probes: Probes | None = None
     """Laws that show which numbers the runs do not determine; None if the runs determine all."""
+
+    @property
+    def method(self) -> str:
+        """Method of the intervals, as text after the level."""
+        return f"{len(self.steps)} laws drawn from the covariance"
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
         """Return the interval of a positive number from its values under the drawn laws (NaN where undefined).

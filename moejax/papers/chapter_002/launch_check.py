@@ -20,13 +20,12 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, draws_of
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import Squared, outputs
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.holdout import Split
 from moejax.fit.selection.metrics import predict
-from moejax.fit.uncertainty.bootstrap import draws_of
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.fit.uncertainty.uncertainty import keeps_sign

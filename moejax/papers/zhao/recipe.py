@@ -139,7 +139,11 @@ class ZhaoRecipe:
             Column("held out", ".5f"),
         )
         decided = [[name, value, self.intervals.get(name, "")] for name, value in self.decisions.items()]
-        decided_columns = (Column(""), Column("value", ".4g"), Column("median [90% interval]", str, words=True))
+        decided_columns = (
+            Column(""),
+            Column("value", ".4g"),
+            Column("median [90% interval, bootstrap]", str, words=True),
+        )
         left_out = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
         hooks = Table("", notes=[f"No hooks of Eq. 7: {self.without_hooks}"])
         return Result(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pandas as pd
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.objective import outputs
+from moejax.fit.uncertainty.estimates import intervals
 from moejax.float64 import float64
 from moejax.interval import in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -29,6 +31,8 @@ SIZES = ("params_active", "params_total", "params_embedding")
 """Fields that scale together along a budget."""
 BUDGETS, TRIED = 25, 241
 """Number of budgets of a curve, and of sizes tried at each budget."""
+NEARER = 0.05
+"""Ratio of the spacing of the last three sizes to that of the tried sizes."""
 REACH = 1e3
 """Maximum ratio of a tried size to the runs' largest size, and of the runs' smallest size to a tried size."""
 BEYOND = 10.0
@@ -51,12 +55,46 @@ class _Family:
 class _Least:
     """A law's lowest loss at every budget, over sizes with the proportions of a class of models."""
 
-    design: Design
+    like: Mapping[str, float]
+    """Values of the typical run."""
+    sizes: Sequence[str]
+    """Fields that scale together; without any, the loss depends on the budget alone."""
+    main: str
+    """Field whose ratio to the typical run's is chosen."""
+    counted: float
+    """FLOPs per token and unit of ``main``."""
+    budgets: np.ndarray
+    grid: np.ndarray
+    """Logarithms of the ratios that are tried."""
     output: str
-    shape: tuple[int, int]
 
     def __call__(self, law: Law) -> Any:
-        return jnp.min(outputs(law, self.design, self.output).reshape(self.shape), axis=1)
+        if not self.sizes:
+            return self._loss(law, jnp.zeros(len(self.budgets)))
+        still, step = jax.lax.stop_gradient(law), self.grid[1] - self.grid[0]
+        tried = jax.vmap(lambda one: self._loss(still, jnp.full(len(self.budgets), one)), out_axes=1)(self.grid)
+        # A NaN is not the lowest loss.
+        at = jnp.argmin(jnp.where(jnp.isnan(tried), jnp.inf, tried), axis=1)
+        inside, best = (at > 0) & (at < len(self.grid) - 1), jnp.asarray(self.grid)[at]
+        # Two parabolas through three points give the optimum of moejax fit --decide to all printed digits.
+        for near in (step, step * NEARER):
+            low, middle, high = (self._loss(still, best + side * near) for side in (-1, 0, 1))
+            bend = low - 2 * middle + high
+            shift = jnp.clip((low - high) / (2 * jnp.where(bend > 0, bend, 1.0)), -1, 1)
+            best = best + jnp.where(inside & (bend > 0), shift * near, 0.0)
+        return self._loss(law, best)
+
+    def _loss(self, law: Law, log_ratio: Any) -> Any:
+        """Return the loss at every budget for models whose sizes are multiples of the typical run's."""
+        given: dict[str, Any] = {name: jnp.full(len(self.budgets), one) for name, one in self.like.items()}
+        given["flops"] = jnp.asarray(self.budgets)
+        if self.sizes:
+            given |= {name: self.like[name] * jnp.exp(log_ratio) for name in self.sizes}
+            given["tokens"] = given["flops"] / (self.counted * given[self.main])
+            if "unique_tokens" in self.like:
+                # The family keeps its epochs.
+                given["unique_tokens"] = given["unique_tokens"] * given["tokens"] / self.like["tokens"]
+        return outputs(law, design_from(given), self.output)
 
 
 def compute_table(
@@ -67,7 +105,8 @@ def compute_table(
     flops: float | None = None,
     level: float = 0.9,
 ) -> pd.DataFrame:
-    """Return a table of runs, curves and target with columns kind, family, flops, loss, low, high and level.
+    """Return a table of runs, curves and target with columns kind, family, flops, loss, low, high, level and
+    method.
 
     Runs are grouped into families by their ratio of total to active parameters. Each family has a curve: the law's
     lowest loss at each budget among models with the proportions of the family's typical run, with the interval of the
@@ -104,7 +143,7 @@ def compute_table(
             rows.append({"kind": CURVE, "family": family.label, "flops": budget, **_ends(*ends)})
     if flops:
         rows.append({"kind": TARGET, "family": "", "flops": flops, **_ends(np.nan, np.nan, np.nan)})
-    return pd.DataFrame(rows).assign(level=level)
+    return pd.DataFrame(rows).assign(level=level, method=fit.method if isinstance(fit, FitResult) else "")
 
 
 def _ends(loss: float, low: float, high: float) -> dict[str, float]:
@@ -113,8 +152,7 @@ def _ends(loss: float, low: float, high: float) -> dict[str, float]:
 
 def _with_interval(fit: FitResult | Law, law: Law, least: Callable[[Law], Any], level: float) -> tuple[np.ndarray, ...]:
     if isinstance(fit, FitResult) and fit.uncertainty is not None:
-        spread = fit.spread(least)
-        return spread.middle, *spread.ends(level, True)
+        return intervals(fit, least, level)[:3]
     with float64():
         middle = np.asarray(least(law), np.float64)
     return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
@@ -152,23 +190,15 @@ def _least(
     values: dict[str, np.ndarray], spent: np.ndarray, family: _Family, budgets: np.ndarray, output: str
 ) -> _Least:
     like, sizes = family.like, [name for name in SIZES if name in values]
-    if not sizes:
-        held = {name: np.full(len(budgets), one) for name, one in like.items()}
-        return _Least(design_from({**held, "flops": budgets}), output, (len(budgets), 1))
     main = "params_active" if "params_active" in like else "params_total"
-    grid = np.geomspace(values[main].min() / REACH, values[main].max() * REACH, TRIED) / like[main]
-    budget, times = (np.ravel(one) for one in np.meshgrid(budgets, grid, indexing="ij"))
     # FLOPs counted layer by layer are a multiple of 6·N·D; the curve keeps the run's multiple.
     counted = FLOPS_PER_PARAM_AND_TOKEN
-    if {"flops", "tokens"} <= {*like}:
+    if {"flops", "tokens"} <= {*like} and sizes:
         counted = like["flops"] / (like[main] * like["tokens"])
-    given = {name: np.full(len(budget), one) for name, one in like.items()}
-    given |= {name: like[name] * times for name in sizes} | {"flops": budget}
-    given["tokens"] = budget / (counted * given[main])
-    if "unique_tokens" in like:
-        # The family keeps its epochs.
-        given["unique_tokens"] *= given["tokens"] / like["tokens"]
-    return _Least(design_from(given), output, (len(budgets), len(grid)))
+    grid = np.zeros(1)
+    if sizes:
+        grid = np.log(np.geomspace(values[main].min() / REACH, values[main].max() * REACH, TRIED) / like[main])
+    return _Least(like, sizes, main, counted, budgets, grid, output)
 
 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:
@@ -202,8 +232,10 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", colour=INK))
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
-    note = f"lines: lowest loss at each budget; bands: {level} intervals".replace("  ", " ")
-    band = f"Bands are {level} intervals.".replace("  ", " ") + (" Dashed lines have none." if lost else "")
+    method = str(table["method"].iloc[0]) if "method" in table else ""
+    bands = f"{level} intervals, {method}".strip(" ,")
+    note = f"lines: lowest loss at each budget; bands: {bands}"
+    band = f"Bands are {bands}." + (" Dashed lines have none." if lost else "")
     if not banded:
         note, band = "lines: least loss of each budget", "There are no intervals: lines are dashed."
     said = (
