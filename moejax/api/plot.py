@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 
 from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_table
@@ -29,6 +30,7 @@ from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.predictions import compared_laws
+from moejax.report.figures.style import RC
 from moejax.report.plots import chosen, draw, example_of, inputs_of
 from moejax.run_table import DataFrame, read_as_it_is
 
@@ -105,7 +107,8 @@ def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
 def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
     """Return predicted against measured losses, a panel per law; held-out runs are marked."""
-    return compared_laws(comparison, runs.runs, runs.rows.tolist())
+    with rc_context(RC):
+        return compared_laws(comparison, runs.runs, runs.rows.tolist())
 
 
 def plan(plan: Plan) -> Figure:

@@ -273,7 +273,7 @@ def latex(result: Result) -> str:
     """Return the result's LaTeX table, or else its main table, as a booktabs tabular."""
     columns, rows = (result.for_latex or _table(result, None)).shown()
     sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
-    heads = " & ".join(_latex_text(column.heading) for column in columns)
+    heads = " & ".join(latex_text(column.heading) for column in columns)
     lines = [" & ".join(_latex_cell(cell, c.symbol) for cell, c in zip(row, columns, strict=True)) for row in rows]
     about = f"% {one_line(result.title)}; needs \\usepackage{{booktabs}}".replace("% ;", "%")
     rules = (about, rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
@@ -287,14 +287,15 @@ def _latex_cell(text: str, symbol: bool) -> str:
         return f"${letter}_{{{below}}}$" if below else f"${letter}$"
     if interval := _INTERVAL.fullmatch(text):
         return rf"$[{_latex_number(interval[1])},\ {_latex_number(interval[4])}]$"
-    return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else _latex_text(text)
+    return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else latex_text(text)
 
 
 def _latex_number(text: str) -> str:
     return re.sub(r"e([-+]?)0*(\d+)", lambda e: rf" \times 10^{{{e[1].strip('+')}{e[2]}}}", text)
 
 
-def _latex_text(text: str) -> str:
+def latex_text(text: str) -> str:
+    """Return a text on one line with LaTeX's special characters escaped."""
     return "".join(_LATEX.get(sign, sign) for sign in one_line(text))
 
 

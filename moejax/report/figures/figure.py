@@ -22,6 +22,7 @@ from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.laws.law import Law
 from moejax.report.figures.style import PAPER, RC
+from moejax.report.render import latex_text
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
 
@@ -61,6 +62,25 @@ class Figure:
             self._write(partial, suffix)
         return path
 
+    def to_latex(self, path: str | Path) -> str:
+        """Return a LaTeX figure environment that includes the file at ``path`` with the title and the caption.
+
+        Example:
+          >>> path = figure.save("loss.pdf")  # doctest: +SKIP
+          >>> print(figure.to_latex(path))  # doctest: +SKIP
+        """
+        path = Path(path)
+        return "\n".join(
+            [
+                r"\begin{figure}",
+                r"  \centering",
+                rf"  \includegraphics[width=\linewidth]{{{path.as_posix()}}}",
+                rf"  \caption{{{latex_text(f'{self.title}. {self.caption}')}}}",
+                rf"  \label{{fig:{path.stem}}}",
+                r"\end{figure}",
+            ]
+        )
+
     def __repr__(self) -> str:
         # A notebook keeps this text next to the image.
         return f"{self.title}: {self.caption}"
@@ -72,8 +92,13 @@ class Figure:
 
     def _write(self, into: Any, suffix: str, dots_per_inch: int | None = None) -> None:
         with rc_context(RC):
+            words = {CAPTIONS[suffix]: self.caption, "Title": self.title}
             self.drawing.savefig(
-                into, format=suffix, dpi=dots_per_inch or DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
+                into,
+                format=suffix,
+                dpi=dots_per_inch or DOTS_PER_INCH,
+                facecolor=PAPER,
+                metadata=FORMATS[suffix] | words,
             )
 
 
@@ -84,6 +109,8 @@ FORMATS: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 """File formats, each with the metadata keys to remove because they contain the date."""
+CAPTIONS = {"png": "Description", "svg": "Description", "pdf": "Subject"}
+"""Metadata keys of the caption, by file format."""
 
 
 def write_figure(
