@@ -423,6 +423,18 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
     assert Image.open(tmp_path / "li-7.png").text == {"Title": "Shape ratios", "Description": caption}
 
 
+def test_a_saved_figure_has_the_width_that_is_given_and_its_legend_fits(tmp_path):
+    figure = draw(PLOTS["loss-vs-compute"], example_of(PLOTS["loss-vs-compute"]))
+    usual = Image.open(figure.save(tmp_path / "a.png"))
+    narrow = Image.open(figure.save(tmp_path / "b.png", width=3.3))
+    assert (narrow.width, narrow.height) == (660, usual.height)
+    edge = np.asarray(narrow.convert("L"))[:, [0, -1]]
+    assert edge.min() > 200
+    assert Image.open(figure.save(tmp_path / "c.png")).tobytes() == usual.tobytes()
+    with pytest.raises(ValueError, match=r"width is 0\.5 inches; give a number from 2 to 20"):
+        figure.save(tmp_path / "d.png", width=0.5)
+
+
 def test_a_figure_includes_its_file_and_caption_in_latex():
     figure = draw(PLOTS["plan"], example_of(PLOTS["plan"]))
     lines = figure.to_latex("figures/plan.pdf").splitlines()
