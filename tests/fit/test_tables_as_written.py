@@ -37,7 +37,7 @@ def test_dense_rows_with_empty_experts_and_totals_are_dense_and_said(empty, tota
     assert (read.runs.design.params_total[DENSE] == ACTIVE[DENSE]).all()
     (said,) = [note for note in read.notes if "read as dense" in note]
     assert "in 4 of 12 rows (rows 1, 4, 7, 10)" in said
-    assert not any("--drop-invalid" in note for note in read.notes)
+    assert not any("drop_invalid" in note for note in read.notes)
     # They are selected as dense, too.
     assert len(read_runs(table, "chinchilla", where=["num_experts == 0"]).runs) == 4
 
@@ -123,7 +123,7 @@ def test_sizes_and_tokens_that_are_exchanged_are_said_with_the_remedy():
     table = table.drop(columns=["params_total", "num_experts", "top_k"])
     read = read_runs(table, "chinchilla")
     (said,) = [note for note in read.notes if "tokens per parameter" in note]
-    assert said.endswith("--map params_active=D --map tokens=N.")
+    assert said.endswith('mapping={"params_active": "D", "tokens": "N"}.')
     assert not [note for note in read_runs(MIXED, "chinchilla").notes if "tokens per parameter" in note]
 
 
@@ -131,7 +131,7 @@ def test_a_law_of_repetition_without_a_repeated_token_is_said():
     table = MIXED.assign(unique_tokens=4e10)
     law = ("params_active", "tokens", "unique_tokens")
     (said,) = [note for note in read_runs(table, law).notes if "repeated tokens" in note]
-    assert "--map tokens=unique_tokens --map unique_tokens=tokens" in said
+    assert 'mapping={"tokens": "unique_tokens", "unique_tokens": "tokens"}' in said
     mended = read_runs(table, law, mapping={"tokens": "unique_tokens", "unique_tokens": "tokens"})
     assert not [note for note in mended.notes if "repeated tokens" in note]
 

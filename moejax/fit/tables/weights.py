@@ -11,6 +11,7 @@ from moejax.errors import UserError
 from moejax.fit.sweeps.settings import precision, standard_error_column
 from moejax.fit.tables.table import Rows, RunTable, rows_in_words
 from moejax.run_table import DataFrame
+from moejax.wording import argument
 
 PREDICTED = "is_predicted"
 """Column that marks losses that were not measured."""
@@ -57,10 +58,11 @@ def _from_errors(table: RunTable, predicted: Rows, smooth: bool) -> Float[np.nda
         nothing = np.full(len(predicted), np.nan)
         errors = run_table.numbers(table.frame[column]).to_numpy(np.float64) if table.has(column) else nothing
         if not ((errors[predicted] > 0) & (errors[predicted] < WIDEST)).all():
+            measured = argument("where", f"{PREDICTED} == 0")
             raise UserError(
                 f"{table.named} has predicted losses (column {PREDICTED}) that need a standard error above 0 and below "
-                f"{WIDEST:,.0f} in {column}. Leave these rows out (--where '{PREDICTED} == 0'), or give weights "
-                f"(--weight COLUMN)."
+                f"{WIDEST:,.0f} in {column}. Leave these rows out ({measured}), or give weights "
+                f"({argument('weight', 'COLUMN')})."
             )
         errors = np.where(predicted, errors, 0.0)
     elif smooth and table.has(column):
