@@ -137,11 +137,11 @@ def test_a_repr_is_a_few_lines_with_the_main_table():
         f"loss     {found.loss:.4g}   nats per token",
         "mj.show(…) prints everything; .summary() .to_frame() .to_latex()",
     ]
-    rows = [[number, "x" * 60, "y" * 60] for number in range(9)]
+    rows = [[number, "x" * 70, "y" * 70] for number in range(9)]
     columns = [Column("row"), Column("x"), Column("y")]
     shown = repr(Result("Many", ["One. " * 60, "Two."], [Table("Rows", columns, rows)]))
     assert "… 3 more rows" in shown
-    assert "y" * 60 not in shown
+    assert "y" * 70 not in shown
     assert "(1 more warning)" not in shown.splitlines()[0]
     assert len(shown.splitlines()) == 11
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
 
 from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_table
@@ -28,9 +27,8 @@ from moejax.ranges import Level, Quantity
 from moejax.report import sources
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
-from moejax.report.figures.figure import Figure
+from moejax.report.figures.figure import Figure, styled
 from moejax.report.figures.predictions import compared_laws
-from moejax.report.figures.style import RC
 from moejax.report.plots import chosen, draw, example_of, inputs_of
 from moejax.run_table import DataFrame, read_as_it_is
 
@@ -155,8 +153,7 @@ def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
     Example:
       >>> mj.plot.comparison(mj.compare(runs), runs)
     """
-    with rc_context(RC):
-        return compared_laws(comparison, runs.runs, runs.rows.tolist())
+    return styled(lambda: compared_laws(comparison, runs.runs, runs.rows.tolist()))
 
 
 def plan(plan: Plan) -> Figure:

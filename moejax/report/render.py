@@ -79,7 +79,7 @@ def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
     return "\n".join(line.rstrip() for line in into.getvalue().splitlines()).strip("\n")
 
 
-BRIEF_ROWS, BRIEF_WIDTH = 6, 100
+BRIEF_ROWS, BRIEF_WIDTH = 6, 120
 """Maximum number of rows of a ``repr``, and of characters per line."""
 
 

@@ -1,6 +1,8 @@
 """Tables as people write them: numbers, dense rows, nested settings, columns that are exchanged or unread."""
 
+import ast
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -61,8 +63,8 @@ def test_totals_that_are_empty_without_a_word_of_experts_have_a_remedy_that_work
     table.loc[DENSE, "N_total"] = np.nan
     with pytest.raises(ValueError, match="where") as error:
         read_runs(table, "effective_params")
-    (remedy,) = [one for one in str(error.value).split("'") if one.startswith("params_total=")]
-    read = read_runs(table, "effective_params", mapping={"params_total": remedy.removeprefix("params_total=")})
+    (mapping,) = re.findall(r"mapping=({.*?})", str(error.value))
+    read = read_runs(table, "effective_params", mapping=ast.literal_eval(mapping))
     np.testing.assert_array_equal(read.runs.design.params_total, MIXED["params_total"])
 
 

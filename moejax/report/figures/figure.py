@@ -152,6 +152,12 @@ CAPTIONS = {"png": "Description", "svg": "Description", "pdf": "Subject"}
 """Metadata keys of the caption, by file format."""
 
 
+def styled(draw: Callable[[], Figure]) -> Figure:
+    """Return a figure drawn in the style of all figures."""
+    with rc_context(RC):
+        return draw()
+
+
 def write_figure(
     folder: Path, name: str, draw: Callable[[], Figure], formats: Sequence[str] = ("png", "svg")
 ) -> tuple[str, ...]:
