@@ -43,5 +43,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the names for completion in editors."""
-    return sorted({*globals(), *_OFFERED})
+    """Return the public names for completion in editors."""
+    return sorted([*_OFFERED, "__version__"])

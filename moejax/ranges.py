@@ -83,6 +83,7 @@ LEAST = 1e-30
 
 Size = Annotated[Number, whole(1, WIDEST)]
 """A dimension of a model."""
+VocabSize = Annotated[int, whole(1, WIDEST)]
 OptionalSize = Annotated[Number, whole(0, WIDEST)]
 """An optional dimension of a model; 0 if absent."""
 Layers = Annotated[Number, whole(0, MOST_LAYERS)]

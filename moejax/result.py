@@ -161,6 +161,9 @@ class Shown:
         """Return the main table of ``summary()`` as a LaTeX tabular for booktabs; of a fit, also its decisions."""
         return imported("report.render").latex(self.summary())
 
+    def __repr__(self) -> str:
+        return imported("report.render").brief(self)
+
     def _repr_html_(self) -> str:
         return imported("report.render").html(self.summary())
 
@@ -186,7 +189,7 @@ def imported(module: str) -> Any:
     return importlib.import_module(f"moejax.{module}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Shown):
     """A complete result in reading order: title, lead, warnings, tables, notes."""
 

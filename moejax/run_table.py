@@ -21,7 +21,7 @@ from moejax.folder import atomic_write, check_as_written
 from moejax.quantities import LARGEST, SMALLEST
 from moejax.run_sources import source
 from moejax.stored import foreign_json
-from moejax.wording import command, says, shown, some, told
+from moejax.wording import argument, says, shown, some, told
 
 DataFrame = Any
 """A ``pandas.DataFrame``; pandas is imported only when a table is read or written."""
@@ -233,7 +233,7 @@ def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, 
     broken = {}
     if column.kind == "integer" and whole:
         near = (values - values.round()).abs() <= WHOLE * values.abs()
-        broken[f"a whole number ({command('--map', f'{name}=round({name})')} rounds it)"] = ~near & values.notna()
+        broken[f"a whole number ({argument('mapping', {name: f'round({name})'})} rounds it)"] = ~near & values.notna()
     if column.above_zero:
         broken["above 0"] = values <= 0
         broken[WITHIN] = beyond(values)

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 
 from moejax.errors import UserError
@@ -74,8 +74,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 _IN_COMMAND: ContextVar[bool] = ContextVar("_IN_COMMAND", default=False)
-_OPTIONS = {"like": "--arch or --config", "targets": "--target", "most": "--k"}
+_OPTIONS = {
+    "like": "--arch or --config",
+    "targets": "--target",
+    "most": "--k",
+    "mapping": "--map",
+    "fixed": "--fix",
+}
 """Options whose Python arguments have different names, keyed by the argument."""
+_LISTS = ("where", "best_by")
+"""Arguments that are lists of strings in Python."""
 
 
 @contextlib.contextmanager
@@ -88,9 +96,36 @@ def in_command() -> Iterator[None]:
         _IN_COMMAND.reset(before)
 
 
-def argument(name: str) -> str:
-    """Return an argument as a message names it: an option in a command, a name in backticks in Python."""
-    return _OPTIONS.get(name, f"--{name.replace('_', '-')}") if _IN_COMMAND.get() else f"`{name}`"
+def argument(name: str, value: object = None) -> str:
+    """Return an argument as a message names it: an option in a command, a name in backticks in Python.
+
+    With a value, return what a user types: ``--group run`` or ``group="run"``, ``--map tokens=D`` or
+    ``mapping={"tokens": "D"}``.
+
+    Args:
+      value: a text; values by name for ``mapping`` and ``fixed``; True for a flag.
+    """
+    if _IN_COMMAND.get():
+        option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        if isinstance(value, Mapping):
+            return " ".join(command(option, f"{key}={one}") for key, one in value.items())
+        return option if value in (None, True) else command(option, value)
+    if value is None:
+        return f"`{name}`"
+    if isinstance(value, Mapping):
+        # Texts in fixed are numbers, or the word VALUE for a number.
+        write = str if name == "fixed" else _in_quotes
+        return f"{name}={{{', '.join(f'{_in_quotes(key)}: {write(one)}' for key, one in value.items())}}}"
+    if isinstance(value, str):
+        items = value.split(",") if name == "best_by" else [value]
+        return f"{name}=[{', '.join(map(_in_quotes, items))}]" if name in _LISTS else f"{name}={_in_quotes(value)}"
+    return f"{name}={value}"
+
+
+def _in_quotes(text: object) -> str:
+    """Return a text as a Python literal, in double quotes unless it contains them."""
+    written = repr(str(text))
+    return written if '"' in written or "\\" in written else f'"{written[1:-1]}"'
 
 
 def option_hint(text: str) -> str:

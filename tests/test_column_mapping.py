@@ -81,7 +81,7 @@ def test_candidates_are_read_by_the_mapping_of_their_own_table(runs, capsys):
     assert f"b.csv: Columns mapped by {runs / 'b.toml'}: tokens from tokens * 1e9." in capsys.readouterr().err
     np.testing.assert_allclose(candidates.design.tokens, read_runs(runs / "b.csv", Chinchilla).runs.design.tokens)
     (runs / "b.toml").unlink()
-    with pytest.raises(UserError, match=r"b.csv: tokens lie between 1 and 200.*pass --trust-units"):
+    with pytest.raises(UserError, match=r"b.csv: tokens lie between 1 and 200.*pass trust_units=True"):
         candidates_of(runs / "b.csv", ("params_active", "tokens"), {}, 1e30)
     assert len(candidates_of(runs / "b.csv", ("params_active", "tokens"), {}, 1e30, trust_units=True)) == 16
 

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_every_name_is_offered_and_typed():
     assert imported == OFFERED
     # A name that the stub defines itself hides the package of that name from the documentation's parser.
     assert not [node for node in STUB.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    assert set(dir(mj)) >= OFFERED
+    assert set(dir(mj)) == OFFERED | {"__version__"}
     for name in OFFERED:
         assert getattr(mj, name) is not None
 
@@ -110,6 +111,62 @@ def test_from_a_table_to_a_design_in_three_calls(table, tmp_path, capsys):
     for answer, words in ((fit, "Chinchilla, fitted to 24 runs"), (found, "law: Chinchilla; constraints: flops")):
         mj.show(answer)
         assert words in capsys.readouterr().out
+
+
+def test_the_help_of_every_function_lists_arguments_and_an_example():
+    for where, names in ((mj, OFFERED), (mj.plot, {name for name in vars(mj.plot) if name.islower()})):
+        for name in names - {"laws", "plot"}:
+            one = getattr(getattr(where, name), "__wrapped__", getattr(where, name))
+            if not inspect.isfunction(one) or one.__module__.startswith("moejax.papers") or name.startswith("_"):
+                continue
+            if where is mj.plot and (one.__module__ != "moejax.api.plot" or name == "figure_of"):
+                continue
+            text = inspect.getdoc(one) or ""
+            assert "Args:" in text, name
+            assert "Example:\n  >>> " in text, name
+            described = text.partition("Args:")[2]
+            for given in inspect.signature(one).parameters:
+                assert re.search(rf"^ *{given}: |^ *{given}, |, {given}: ", described, re.MULTILINE), f"{name}: {given}"
+
+
+def test_a_repr_is_a_few_lines_with_the_main_table():
+    found = mj.predict("chinchilla", params_active=7e9, tokens=2e12)
+    assert repr(found).splitlines() == [
+        "Prediction",
+        "output   value   unit",
+        f"loss     {found.loss:.4g}   nats per token",
+        "mj.show(…) prints everything; .summary() .to_frame() .to_latex()",
+    ]
+    rows = [[number, "x" * 70, "y" * 70] for number in range(9)]
+    columns = [Column("row"), Column("x"), Column("y")]
+    shown = repr(Result("Many", ["One. " * 60, "Two."], [Table("Rows", columns, rows)]))
+    assert "… 3 more rows" in shown
+    assert "y" * 70 not in shown
+    assert "(1 more warning)" not in shown.splitlines()[0]
+    assert len(shown.splitlines()) == 11
+
+
+def test_a_prediction_takes_a_design_or_its_fields():
+    assert mj.predict("chinchilla", params_active=7e9, tokens=2e12).loss == pytest.approx(
+        mj.predict("chinchilla", mj.Design(params_active=7e9, tokens=2e12)).loss
+    )
+    with pytest.raises(UserError, match="no field 'params_activ'; did you mean params_active"):
+        mj.predict("chinchilla", params_activ=7e9, tokens=2e12)
+    with pytest.raises(UserError, match="Both a design and tokens are given"):
+        mj.predict("chinchilla", mj.Design(params_active=7e9), tokens=2e12)
+
+
+def test_runs_are_read_for_every_law_at_once_with_their_notes(table):
+    read = mj.read_runs(table.assign(num_expert=8))
+    assert [*read.summary().to_frame()["column"]] == ["params_active", "tokens", "loss"]
+    assert read.to_frame().equals(read.frame)
+    assert read.notes == (
+        'Column num_expert is not read. If it is num_experts, pass mapping={"num_experts": "num_expert"}.',
+    )
+    assert repr(read).splitlines()[0] == "ReadRuns: 24 runs, 1 note – Columns"
+    few = {"starts": Sobol(count=32), "seed": 1}
+    one_law = mj.read_runs(table, "chinchilla")
+    assert mj.fit(read, "chinchilla", **few).coefficients == mj.fit(one_law, "chinchilla", **few).coefficients
 
 
 def test_an_answer_writes_itself_from_its_summary():
@@ -185,7 +242,7 @@ def test_a_fit_of_few_groups_decides_and_designs_without_intervals_and_says_what
     assert all(one.few == said and one.interval is None for one in asked.decisions)
     (warning,) = (one for one in asked.summary().warnings if one.startswith(said))
     assert "Train more groups" in warning
-    assert "--group COLUMN" in warning
+    assert 'group="COLUMN"' in warning
     designed = mj.design(fit, flops=1e22)
     assert designed.intervals == {}
     assert warning in designed.summary().warnings

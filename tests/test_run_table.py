@@ -85,7 +85,10 @@ def test_a_table_that_is_written_again_is_read(tmp_path):
     ("row", "words"),
     [
         ({"tokens": 0}, ["tokens", "above 0", "row 1"]),
-        ({"num_experts": 2.5}, ["num_experts has 2.5", "whole number", "--map 'num_experts=round(num_experts)'"]),
+        (
+            {"num_experts": 2.5},
+            ["num_experts has 2.5", "whole number", 'mapping={"num_experts": "round('],
+        ),
         ({"load_cv": -0.1}, ["load_cv", "at least 0"]),
         ({"params_total": "many"}, ["params_total", "many", "a number"]),
     ],

@@ -31,6 +31,23 @@ def test_a_message_names_options_in_a_command_and_arguments_in_python():
     assert wording.argument("most") == "`most`"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "typed", "in_python"),
+    [
+        ("group", "run name", "--group 'run name'", 'group="run name"'),
+        ("mapping", {"tokens": "D * 1e9", "loss": "L"}, "--map 'tokens=D * 1e9' --map loss=L", None),
+        ("fixed", {"irreducible": "1.6"}, "--fix irreducible=1.6", 'fixed={"irreducible": 1.6}'),
+        ("where", 'arch == "moe"', "--where 'arch == \"moe\"'", "where=['arch == \"moe\"']"),
+        ("best_by", "lr,wd", "--best-by lr,wd", 'best_by=["lr", "wd"]'),
+        ("drop_invalid", True, "--drop-invalid", "drop_invalid=True"),
+    ],
+)
+def test_a_message_shows_an_option_or_an_argument_with_its_value(name, value, typed, in_python):
+    assert wording.argument(name, value) == (in_python or 'mapping={"tokens": "D * 1e9", "loss": "L"}')
+    with wording.in_command():
+        assert wording.argument(name, value) == typed
+
+
 def test_of_ten_thousand_known_names_an_unknown_one_is_told_a_few():
     said = wording.did_you_mean("=", [f"task_{number}" for number in range(10_000)])
     assert said.endswith("task_39 and 9960 more.")

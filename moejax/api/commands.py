@@ -44,7 +44,7 @@ from moejax.laws.predict import published
 from moejax.plan import process
 from moejax.plan.plan import Plan
 from moejax.plan.topology import parse
-from moejax.ranges import Copies, FormulaLength, Level, NotNegative, PositiveShare, Quantity, Reach, RunCount
+from moejax.ranges import Copies, FormulaLength, Level, NotNegative, PositiveShare, Quantity, Reach, RunCount, VocabSize
 from moejax.report.leverage import LeverageTable, leverage_of_tables, leverage_under_formula, leverage_under_law
 from moejax.report.trainings import trained
 from moejax.result import Result
@@ -79,10 +79,16 @@ def compare(
         ``model=large``.
       folds: number of cross-validation folds in addition; 0 for none.
       fixed: coefficients to hold fixed, in every law that has them.
+      penalty: penalty of the residuals (``moejax.fit.search.objective``); by default a Huber loss.
+      seed: seed of the searches and of the folds.
       reading: options of ``moejax.read_runs``.
 
     Raises:
       UserError: the law is unknown, nothing can be held out, or no law can be fitted to these runs.
+
+    Example:
+      >>> compared = mj.compare("runs.csv", ["chinchilla", "effective_params"], hold_out="tokens")
+      >>> compared.verdict
     """
     asked = [laws] if isinstance(laws, str | type) else list(laws)
     read = read_table(runs, (), reading)
@@ -112,6 +118,7 @@ def decide(
     """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
+      fit: the result of ``moejax.fit``.
       runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame, which is
         read with the options of the fit.
       bootstrap: number of resamples of the runs for the intervals; 0 for the bootstrap that is stored with the fit, or
@@ -122,6 +129,9 @@ def decide(
 
     Raises:
       UserError: the law makes no decision from these quantities, or there are no runs to resample.
+
+    Example:
+      >>> mj.decide(fit, "runs.csv", flops=1e22, bootstrap=200).to_frame()
     """
     if bootstrap and runs is None:
         raise UserError("bootstrap resamples the fitted runs; give them as runs.")
@@ -155,10 +165,15 @@ def speedup(
       flops: A's budgets; by default those of its runs.
       fixed: ``irreducible`` or ``exponent`` of both tables' loss-compute curves, to hold fixed.
       level: coverage of the intervals.
+      seed: seed of the searches.
       reading: options of ``moejax.read_runs``, such as ``where`` and ``mapping``.
 
     Raises:
       UserError: a table cannot be read, ``flops`` is missing although ``law`` is given, or the law predicts no loss.
+
+    Example:
+      >>> mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
+      >>> mj.speedup("moe.csv", "dense.csv", flops=[1e20, 1e21])
     """
     budgets = [float(flops)] if isinstance(flops, int | float) else [float(one) for one in flops]
     if law is None:
@@ -206,6 +221,7 @@ def next_runs(
     like: Architecture | None = None,
     reach: Reach = 4.0,
     sequence_length: FormulaLength | None = None,
+    vocab_size: VocabSize | None = None,
     noise: PositiveShare | None = None,
     fixed: Mapping[str, float] | None = None,
     modes: bool = False,
@@ -224,18 +240,25 @@ def next_runs(
       flops: FLOPs of all new runs together.
       chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak, without masked attention
         scores, as the MFU of a training's log.
+      chip: chip of ``chip_hours``, such as ``h100`` or ``v5p``.
+      mfu: assumed share of the chip's peak FLOP/s.
       most: maximum number of new runs.
       like: architecture whose proportions the runs keep; by default those of the table.
       reach: maximum ratio of a run's parameters or tokens to the largest in the table.
       sequence_length: tokens of a sequence; by default the table's, or 4096.
+      vocab_size: vocabulary size of the runs; by default that of ``like`` or of the table's architectures.
       noise: standard deviation of log loss between runs; by default estimated from the fit's residuals.
       fixed: coefficients to hold fixed.
       modes: True to plan for every mode of the law's posterior.
+      seed: seed of the candidates and of the search.
       reading: options of ``moejax.read_runs``.
       options: options of ``fit_law``.
 
     Raises:
       UserError: the law or target is unknown, or the runs or the budget do not suffice.
+
+    Example:
+      >>> mj.next_runs("runs.csv", "chinchilla", {"N*": {"flops": 1e24}}, flops=1e21, vocab_size=50_304)
     """
     if (flops is None) == (chip_hours is None):
         raise UserError("Give the budget of the new runs by flops or by chip_hours.")
@@ -251,6 +274,7 @@ def next_runs(
         causal=flops is None,
         architecture=like,
         sequence_length=sequence_length,
+        vocab_size=vocab_size,
         reach=reach,
         seed=seed,
     )
@@ -277,6 +301,9 @@ def plan(training: Training | Mapping[str, object], topology: str) -> Plan:
 
     Raises:
       UserError: the topology is unknown, the training cannot run on it, or its compiler is not installed.
+
+    Example:
+      >>> mj.plan(mj.design("zhao", flops=1e24).training(), "h100:8x8").fits
     """
     return process.plan(choose_hyperparameters(_training(training)).training, parse(topology))
 
@@ -303,6 +330,9 @@ def train(
 
     Raises:
       UserError: the training is invalid, or the folder belongs to another run.
+
+    Example:
+      >>> mj.train(training, "runs/first").to_frame()
     """
     training = _training(training)
     chosen = choose_hyperparameters(training)

@@ -27,7 +27,7 @@ from moejax.ranges import Level, Quantity
 from moejax.report import sources
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
-from moejax.report.figures.figure import Figure
+from moejax.report.figures.figure import Figure, styled
 from moejax.report.figures.predictions import compared_laws
 from moejax.report.plots import chosen, draw, example_of, inputs_of
 from moejax.run_table import DataFrame, read_as_it_is
@@ -43,12 +43,16 @@ def named(
     """Return a figure of ``moejax plot --list`` by its name.
 
     Args:
+      name: the figure's name, such as ``runs`` or ``zhao-3``.
       table: a file or DataFrame with the figure's columns; some figures draw a law without a table.
       law: a fit or law of the figure's class, to draw instead of the published constants.
       synthetic: True to draw a figure that needs a table from synthetic data.
 
     Raises:
       UserError: there is no such figure, or its table is missing or lacks columns.
+
+    Example:
+      >>> mj.plot.named("loss", synthetic=True).save("loss.pdf")
     """
     plots = chosen([name], ALL)
     if len(plots) > 1:
@@ -61,7 +65,18 @@ def named(
 
 
 def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Plot a fitted law and its runs: predicted against measured, and both against each input."""
+    """Return predicted against measured values of a fit's runs, and both against each input of the law.
+
+    Args:
+      fit: the result of ``moejax.fit``.
+      runs: the fitted runs, or a file or DataFrame to read.
+
+    Raises:
+      UserError: the runs cannot be read, or lack an input of the law.
+
+    Example:
+      >>> mj.plot.fit(fit, "runs.csv").save("fit.pdf")
+    """
     return _drawn("fit", evidence.fit_table(fit, _runs_of(runs, fit)))
 
 
@@ -80,6 +95,9 @@ def loss_vs_compute(
 
     Raises:
       UserError: the law does not predict loss from size and tokens, or there are neither runs nor ``flops``.
+
+    Example:
+      >>> mj.plot.loss_vs_compute(fit, "runs.csv", flops=1e24).save("loss-vs-compute.pdf")
     """
     if runs is None:
         if flops is None:
@@ -94,42 +112,95 @@ def loss_vs_compute(
 
 
 def profile(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Return the profile likelihoods: the objective with each coefficient held fixed at other values."""
+    """Return the profile likelihoods: the objective with each coefficient held fixed at other values.
+
+    Args:
+      fit: the result of ``moejax.fit``.
+      runs: the fitted runs, or a file or DataFrame to read.
+
+    Raises:
+      UserError: the runs cannot be read, or lack an input of the law.
+
+    Example:
+      >>> mj.plot.profile(fit, "runs.csv")
+    """
     return _drawn("profile", evidence.profile_table(fit, _runs_of(runs, fit)))
 
 
 def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Return the end points of the search's starts."""
+    """Return the objective that each initial guess of the fit's search reached.
+
+    Args:
+      fit: the result of ``moejax.fit``.
+      runs: the fitted runs, or a file or DataFrame to read.
+
+    Raises:
+      UserError: the runs cannot be read, or lack an input of the law.
+
+    Example:
+      >>> mj.plot.starts(fit, "runs.csv")
+    """
     return _drawn("starts", evidence.starts_table(fit, _runs_of(runs, fit)))
 
 
 def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
-    """Return predicted against measured losses, a panel per law; held-out runs are marked."""
-    return compared_laws(comparison, runs.runs, runs.rows.tolist())
+    """Return predicted against measured losses, a panel per law; held-out runs are marked.
+
+    Args:
+      comparison: the result of ``moejax.compare``.
+      runs: the compared runs, as ``moejax.read_runs`` returned them.
+
+    Example:
+      >>> mj.plot.comparison(mj.compare(runs), runs)
+    """
+    return styled(lambda: compared_laws(comparison, runs.runs, runs.rows.tolist()))
 
 
 def plan(plan: Plan) -> Figure:
-    """Return the memory of a chip and the time of a step, by component."""
+    """Return the memory of a chip and the time of a step, by component.
+
+    Args:
+      plan: the result of ``moejax.plan``.
+
+    Example:
+      >>> mj.plot.plan(mj.plan(training, "h100:8"))
+    """
     return _drawn("plan", sources.of_plan(as_data(plan)))
 
 
 def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
-    """Return loss against training FLOPs with the frontier, of a file, a DataFrame or read runs."""
+    """Return loss against training FLOPs with the frontier.
+
+    Args:
+      runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
+
+    Raises:
+      UserError: the table has no column loss, or does not determine the FLOPs.
+
+    Example:
+      >>> mj.plot.runs("runs.csv")
+    """
     return named("runs", runs.frame if isinstance(runs, ReadRuns) else runs)
 
 
 def loss(*folders: str | Path) -> Figure:
     """Return loss against tokens, with branches marked, from folders of training runs or studies.
 
+    Args:
+      folders: folders of training runs or studies.
+
     Raises:
       UserError: no folder is given, or a folder has no training log.
+
+    Example:
+      >>> mj.plot.loss("runs/quickstart").save("loss.pdf")
     """
     if not folders:
         raise UserError("Give the folder of a training run or a study, such as runs/quickstart.")
     return _drawn("loss", sources.losses_table(*map(Path, folders)))
 
 
-def figure_of(answer: FitResult | Comparison | Plan, given: ReadRuns | Runs | None = None) -> Figure:
+def figure_of(answer: FitResult | Comparison | Plan | ReadRuns, given: ReadRuns | Runs | None = None) -> Figure:
     """Return the figure of a result's ``plot()``.
 
     Args:
@@ -140,6 +211,8 @@ def figure_of(answer: FitResult | Comparison | Plan, given: ReadRuns | Runs | No
     """
     if isinstance(answer, Plan):
         return plan(answer)
+    if isinstance(answer, ReadRuns):
+        return runs(answer)
     if isinstance(answer, FitResult) and given is not None:
         return fit(answer, given)
     if isinstance(answer, Comparison) and isinstance(given, ReadRuns):

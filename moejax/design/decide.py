@@ -102,7 +102,7 @@ class Likely(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DesignResult(Shown):
     """A model to train, and the analysis of its optimum."""
 
@@ -365,6 +365,11 @@ def design(
     Raises:
       UserError: the law or constraint is unknown, nothing constrains the design, or the constraints contradict each
         other.
+
+    Example:
+      >>> designed = mj.design("zhao", flops=1e24, params_total=1e12)
+      >>> designed.to_frame()
+      >>> mj.plan(designed.training(), "h100:8x8")
     """
     known = published(law) if isinstance(law, str) else law
     constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]

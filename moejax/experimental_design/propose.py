@@ -48,7 +48,7 @@ from moejax.stored import foreign_json
 from moejax.wording import argument
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Proposal(Shown):
     """The runs to train next, and the evidence for them."""
 
@@ -367,15 +367,22 @@ def candidates_of(
     return every.only(affordable)
 
 
-def architectures_like(read: ReadRuns, inputs: Sequence[str]) -> list[Architecture]:
-    """Return architectures whose proportions candidates keep: the table's architectures, or a published model's."""
+def architectures_like(read: ReadRuns, inputs: Sequence[str], vocab_size: int | None = None) -> list[Architecture]:
+    """Return architectures whose proportions candidates keep: the table's architectures, or a published model's.
+
+    Args:
+      vocab_size: the vocabulary size that replaces that of the architectures, if given.
+    """
     if "architecture" in read.frame.columns:
         every = map(_stored, dict.fromkeys(read.frame["architecture"]))
         # One dense model and one model of every kind of MoE suffice, because sizes are varied.
         return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
     name = customary_model(inputs)
-    say(f"Candidates have the proportions and the vocabulary of {name}; choose others ({argument('like')}).")
-    return [CATALOGUE[name].architecture]
+    architecture = CATALOGUE[name].architecture
+    also = "" if vocab_size else f" and the vocabulary ({architecture.vocab_size:,} tokens)"
+    other = argument("like") if vocab_size else f"{argument('like')} or {argument('vocab_size')}"
+    say(f"Candidates have the proportions{also} of {name}; choose others ({other}).")
+    return [architecture]
 
 
 def _stored(text: object) -> Architecture:
@@ -392,6 +399,7 @@ def candidates_like(
     causal: bool = False,
     architecture: Architecture | None = None,
     sequence_length: int | None = None,
+    vocab_size: int | None = None,
     reach: float = 4.0,
     seed: int = 0,
 ) -> Candidates:
@@ -400,11 +408,14 @@ def candidates_like(
     Args:
       recipe: the recipe of the runs to train (``recipe_of``).
       causal: True if ``most_flops`` excludes masked attention scores.
+      vocab_size: vocabulary size of the candidates; by default that of the architecture.
       reach: maximum ratio of a candidate's parameters and tokens to the table's largest.
     """
     optimizer = recipe.get("optimizer", {})
     found = like(
-        architectures_like(read, inputs) if architecture is None else [architecture],
+        _with_vocabulary(
+            architectures_like(read, inputs, vocab_size) if architecture is None else [architecture], vocab_size
+        ),
         inputs,
         read.runs,
         most_flops=most_flops,
@@ -417,6 +428,10 @@ def candidates_like(
     )
     names = _models_of(read)
     return replace(found, labels=tuple(names.get(one, "") for one in found.architectures))
+
+
+def _with_vocabulary(architectures: Sequence[Architecture], vocab_size: int | None) -> list[Architecture]:
+    return [one if vocab_size is None else replace(one, vocab_size=vocab_size) for one in architectures]
 
 
 def _models_of(read: ReadRuns) -> dict[Architecture, str]:

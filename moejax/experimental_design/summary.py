@@ -166,7 +166,7 @@ def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
         sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
         yield (
             f"In {len(many)} of the {len(chosen)} runs, more than half of the active parameters belong to the "
-            f"vocabulary ({sizes} tokens). Pass your vocabulary ({argument('like')}), or plan larger runs."
+            f"vocabulary ({sizes} tokens). Pass your vocabulary ({argument('vocab_size')}), or plan larger runs."
         )
 
 

@@ -169,7 +169,7 @@ class Decisive(Named):
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Answers(Shown):
     """The answers about a fit; field names are the entries of ``fit.json``."""
 

@@ -14,6 +14,7 @@ from moejax.fit.selection.metrics import metrics
 from moejax.fit.uncertainty.noise import outliers_in_words
 from moejax.fit.uncertainty.uncertainty import Uncertainty
 from moejax.laws.scores.chained_law import chained_law
+from moejax.wording import argument
 
 
 def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
@@ -113,7 +114,7 @@ def with_loss_design(loss_runs: Runs, loss_rows: np.ndarray, score_runs: Runs, s
     if alone := [int(row) for row in score_rows if int(row) not in place]:
         raise UserError(
             f"Row {alone[0]} has a score but is not in the fit of the loss ({len(alone)} such rows); add its "
-            f"sizes and loss, or leave it out with --where."
+            f"sizes and loss, or leave it out with {argument('where')}."
         )
     own = loss_runs.where(np.array([place[int(row)] for row in score_rows]))
     return dataclasses.replace(own, loss=score_runs.loss, weight=score_runs.weight, output=score_runs.output)

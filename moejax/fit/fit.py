@@ -36,8 +36,17 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
         for a file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
         ``residual`` and ``delta`` as in ``moejax fit``.
 
+    Returns:
+      The fit: ``summary()``, ``conf_int()``, ``predict(design)``, ``plot(runs)``, ``save(path)``.
+
     Raises:
       UserError: the law or an option is unknown, or the runs cannot be read or do not determine the law.
+
+    Example:
+      >>> fit = mj.fit("runs.csv", "chinchilla", where=["tokens > 1e9"])
+      >>> fit.conf_int()
+      >>> runs = mj.read_runs("runs.csv")
+      >>> mj.fit(runs, "loss = E + A/N^a + B/D^b", fixed={"E": 1.7})
     """
     reading, options = _sorted(options)
     if loss_law is not None:

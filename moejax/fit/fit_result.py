@@ -61,7 +61,7 @@ from moejax.result import (
     percent,
 )
 from moejax.stored import read_json, write_json
-from moejax.wording import command, counted, listed, told
+from moejax.wording import argument, command, counted, listed, told
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,7 +95,7 @@ class CoefficientRow(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult(Plotted):
     """A fitted law and the uncertainty of the fit."""
 
@@ -383,10 +383,11 @@ class FitResult(Plotted):
         if self.uncertainty is None or not self.few:
             return ""
         by = self.uncertainty.by
-        apart = " If runs of a group are independent, name a column that distinguishes them (--group COLUMN)."
+        column = argument("group", "COLUMN")
+        apart = f" If runs of a group are independent, name a column that distinguishes them ({column})."
         return (
             f"{self.few}: standard errors of the coefficients are too small, and other numbers have no interval. Train "
-            f"more {by}s, or fix coefficients (--fix).{apart if by == 'group' else ''}"
+            f"more {by}s, or fix coefficients ({argument('fixed')}).{apart if by == 'group' else ''}"
         )
 
     @functools.cached_property
@@ -634,10 +635,11 @@ class FitResult(Plotted):
         draws = f", {counted(known.draw_count, known.by)}" if known.draw_count else ""
         said = [f"Standard errors: {COVARIANCES[known.covariance]}{draws}."]
         if isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta:
+            wider = argument("delta", f"{EFFICIENT * self.noise:.2g}")
             said.append(
                 f"Most residuals exceed Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}), so this is "
-                f"nearly a median regression. For normal noise, --delta {EFFICIENT * self.noise:.2g} or --penalty "
-                f"squared makes standard errors a fifth smaller."
+                f"nearly a median regression. For normal noise, {wider} or "
+                f"{argument('penalty', 'squared')} makes standard errors a fifth smaller."
             )
         return said
 

@@ -38,7 +38,7 @@ AS_DENSE = (
 """Warning that is shown if ``Prediction.as_dense``."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction(Shown):
     """The prediction of a law for one design."""
 
@@ -121,45 +121,57 @@ class Ranged(Protocol):
         ...
 
 
-def predict(law: str | Ranged | Law, design: Design) -> Prediction:
+def predict(law: str | Ranged | Law, design: Design | None = None, **fields: float) -> Prediction:
     """Return the prediction of a law for one design, in float64, with the variables in which it extrapolates.
 
-    ``law`` is a name (with default constants), a published set, a fit, or a law object, whose fitted range is unknown.
+    Args:
+      law: a name (with default constants), a published set, a fit, or a law object, whose fitted range is unknown.
+      design: the design; or give its fields by name, such as ``params_active=7e9, tokens=2e12``.
+      fields: fields of ``Design``.
 
     Raises:
-      UserError: the design is impossible or lacks an input of the law, or the law gives no finite value.
+      UserError: the design is impossible or lacks an input of the law, a field is unknown, or the law gives no finite
+        value.
+
+    Example:
+      >>> mj.predict("chinchilla", params_active=7e9, tokens=2e12).loss
     """
+    if unknown := [name for name in fields if name not in FIELDS]:
+        raise UserError(f"A design has no field {unknown[0]!r}; {did_you_mean(unknown[0], FIELDS)}")
+    if design is not None and fields:
+        raise UserError(f"Both a design and {listed(fields)} are given; give one of them.")
+    asked = Design(**fields) if design is None else design
     if isinstance(law, str):
         law = published(law)
     fitted = law.fitted if isinstance(law, Ranged) else {}
     bare: Any = law.law if isinstance(law, Ranged) else law
-    check_design(design)
-    require_inputs(bare, known(design))
-    check_experts(bare, design)
+    check_design(asked)
+    require_inputs(bare, known(asked))
+    check_experts(bare, asked)
     # NumPy numbers avoid the compilation of single JAX operations. Non-finite results are reported below.
     with float64(), np.errstate(all="ignore"):
-        exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
+        exact, point = jax.tree.map(lambda x: np.float64(x), (bare, asked))
         outputs: Any = exact(point)
         units = outputs_of(bare)
         values = {name: float(outputs[name] if isinstance(outputs, Mapping) else outputs) for name in units}
-        if design.flops is None and design.params_active is not None and design.tokens is not None:
+        if asked.flops is None and asked.params_active is not None and asked.tokens is not None:
             # Count FLOPs as decisions do; a law that reads FLOPs has required them above.
             spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
-            design = point = dataclasses.replace(point, flops=spent)
+            asked = point = dataclasses.replace(point, flops=spent)
         ranges = {
-            name: bounds for name, bounds in fitted.items() if name not in FIELDS or getattr(design, name) is not None
+            name: bounds for name, bounds in fitted.items() if name not in FIELDS or getattr(asked, name) is not None
         }
         endless = {name: value for name, value in values.items() if not math.isfinite(value)}
         if endless:
-            raise UserError(_without_number(bare, design, endless))
+            raise UserError(_without_number(bare, asked, endless))
         outside = {name: factor(float(value_of(point, name)), *bounds) for name, bounds in ranges.items()}
     return Prediction(
         values=values,
         units=units,
         extrapolated={name: factor for name, factor in outside.items() if factor != 1},
         unchecked=tuple(name for name in fitted or bare.inputs if name not in ranges),
-        as_dense=isinstance(law, Published) and law.dense and _is_mixture(design),
-        params_effective=effective_params(bare, design),
+        as_dense=isinstance(law, Published) and law.dense and _is_mixture(asked),
+        params_effective=effective_params(bare, asked),
     )
 
 

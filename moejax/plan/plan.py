@@ -128,7 +128,7 @@ class CollectiveVolume:
     """Bytes of collectives that run only if a buffer overflows; not included in the other fields."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Plotted):
     """One training run on one topology."""
 

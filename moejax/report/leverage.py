@@ -44,7 +44,7 @@ class BudgetLeverage:
     """Ratio by which each curve is extrapolated beyond the FLOPs of its runs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LeverageTable(Shown):
     """The leverage at every budget, with notes and warnings."""
 

@@ -16,7 +16,7 @@ from moejax.errors import UserError
 from moejax.json_text import finite, json_text
 from moejax.result import MISSING, NOT_DETERMINED, NOT_SET, Column, Result, Shown, Table, Written
 from moejax.say import say
-from moejax.wording import one_line, some
+from moejax.wording import counted, one_line, some
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,6 +40,11 @@ def show(answer: Shown, *, as_json: bool = False, as_latex: bool = False) -> Non
 
     Args:
       answer: a ``Result``, or an answer with a summary, as ``moejax.fit`` and ``moejax.design`` return.
+      as_json: True to print JSON.
+      as_latex: True to print the main table in LaTeX.
+
+    Example:
+      >>> mj.show(mj.fit("runs.csv", "chinchilla"))
     """
     if not isinstance(answer, Shown):
         raise TypeError(f"show takes a Result or an answer that has a summary; got {type(answer).__name__}.")
@@ -72,6 +77,34 @@ def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
     console = Console(file=into, width=width, color_system=None, force_terminal=False, force_jupyter=False)
     _print(result, console, wrap=width if wrap else None)
     return "\n".join(line.rstrip() for line in into.getvalue().splitlines()).strip("\n")
+
+
+BRIEF_ROWS, BRIEF_WIDTH = 6, 120
+"""Maximum number of rows of a ``repr``, and of characters per line."""
+
+
+def brief(answer: Shown) -> str:
+    """Return an answer in a few lines, for its ``repr``: title, lead, number of warnings, and its main table."""
+    result = answer.summary()
+    main = _table(result, None) if any(table.columns for table in result.tables) else Table("")
+    name = type(answer).__name__
+    heading = " – ".join(one for one in (result.title, main.title) if one not in ("", name))
+    sentences = [f"{name}: {heading}" if heading else name, *result.lead]
+    if result.warnings:
+        more = len(result.warnings) - 1
+        others = f" ({counted(more, 'more warning')})" if more else ""
+        sentences.append(f"! {result.warnings[0]}{others}")
+    lines = [textwrap.shorten(one_line(sentence), 2 * BRIEF_WIDTH, placeholder=" …") for sentence in sentences]
+    columns, cells = main.shown()
+    wide = [max(map(len, [column.heading, *(row[i] for row in cells)])) for i, column in enumerate(columns)]
+    fitting = [i for i in range(len(columns)) if sum(wide[: i + 1]) + GAP * i <= BRIEF_WIDTH]
+    if fitting:
+        kept = Table("", [columns[i] for i in fitting], [[row[i] for i in fitting] for row in cells[:BRIEF_ROWS]])
+        lines.append(text(Result(tables=[kept]), BRIEF_WIDTH))
+    if len(cells) > BRIEF_ROWS:
+        lines.append(f"… {counted(len(cells) - BRIEF_ROWS, 'more row')}")
+    methods = [f".{name}()" for name in ("summary", "to_frame", "to_latex", "plot") if hasattr(answer, name)]
+    return "\n".join([*lines, f"mj.show(…) prints everything; {' '.join(methods)}"])
 
 
 def _print(result: Result, console: Console, wrap: int | None = None) -> None:
@@ -279,7 +312,7 @@ def latex(result: Result) -> str:
 def _tabular(table: Table) -> str:
     columns, rows = table.shown()
     sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
-    heads = " & ".join(_latex_text(column.heading) for column in columns)
+    heads = " & ".join(latex_text(column.heading) for column in columns)
     lines = [" & ".join(_latex_cell(cell, c.symbol) for cell, c in zip(row, columns, strict=True)) for row in rows]
     rules = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
     return "\n".join([*rules, *(rf"{line} \\" for line in lines), r"\bottomrule", r"\end{tabular}"])
@@ -293,14 +326,15 @@ def _latex_cell(text: str, symbol: bool) -> str:
         return f"${letter}_{{{below}}}{star}$" if below else f"${letter}{star}$"
     if interval := _INTERVAL.fullmatch(text):
         return rf"$[{_latex_number(interval[1])},\ {_latex_number(interval[4])}]$"
-    return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else _latex_text(text)
+    return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else latex_text(text)
 
 
 def _latex_number(text: str) -> str:
     return re.sub(r"e([-+]?)0*(\d+)", lambda e: rf" \times 10^{{{e[1].strip('+')}{e[2]}}}", text)
 
 
-def _latex_text(text: str) -> str:
+def latex_text(text: str) -> str:
+    """Return a text on one line with LaTeX's special characters escaped."""
     return "".join(_LATEX.get(sign, sign) for sign in one_line(text))
 
 

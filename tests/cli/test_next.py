@@ -73,6 +73,17 @@ def test_runs_that_are_mostly_vocabulary_are_named_as_such(table, tmp_path, caps
     assert warned == [True, False]
 
 
+def test_candidates_have_the_vocabulary_that_is_given(table, tmp_path, capsys):
+    assert main(words(table, "--target", LARGE, "--vocab-size", "256", "--out", str(tmp_path))) == 0
+    printed = capsys.readouterr()
+    assert "belong to the vocabulary" not in printed.out
+    assert "and the vocabulary" not in printed.err
+    study = load(Study, str(tmp_path / "study.py"), [])
+    assert {one.architecture.vocab_size for one in study.trainings()} == {256}
+    assert main(words(table, "--target", LARGE, "--vocab-size", "256", "--candidates", str(table))) != 0
+    assert "exclude each other" in capsys.readouterr().err
+
+
 def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, capsys):
     rows = [{"params_active": n, "tokens": d, "flops": 6 * n * d} for n in (3e7, 4e8) for d in (1e9, 8e9)]
     candidates = write(rows, tmp_path / "could.csv")

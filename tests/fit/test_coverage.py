@@ -273,7 +273,7 @@ def test_no_more_groups_than_coefficients_is_said_of_standard_errors_and_of_the_
     assert few in render.text(known.summary())
     assert "valid if residuals within a group are correlated, 4 groups" in render.text(known.summary())
     (sentence,) = (sentence for sentence in from_json(known.to_json()).warnings if few[2:] in sentence)
-    assert "--group COLUMN" in sentence
+    assert 'group="COLUMN"' in sentence
     assert "cannot determine the errors" not in str(with_uncertainty(result, runs, by="run").summary())
     assert "cannot determine the errors" not in str(with_uncertainty(result, runs, covariance="gauss_newton").summary())
     by_group, by_run = (bootstrap(result, runs, 8, by=by).stored() for by in ("group", "run"))

@@ -98,7 +98,7 @@ def test_a_table_is_read_by_the_columns_of_a_laws_outputs(name):
         return
     with pytest.raises(ValueError, match="a fit has one output" if len(law.outputs) > 1 else "has no column"):
         read_runs(frame, law)
-    with pytest.raises(ValueError, match="--map"):
+    with pytest.raises(ValueError, match="mapping="):
         read_runs(frame.assign(val=2.0), law, loss="val")
     for output in law.outputs:
         sizes = frame if "loss" in law.inputs else frame.drop(columns="loss")

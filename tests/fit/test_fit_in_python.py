@@ -28,7 +28,7 @@ def test_options_of_reading_and_of_the_fit_are_given_together_and_notes_are_said
     assert "24 of 36 rows, which are not the best over lr" in capsys.readouterr().err
     every = moejax.fit(swept(), "chinchilla", delta=0.01, starts=64)
     assert (every.metrics.runs, every.penalty) == (36, Huber(delta=0.01))
-    assert "pass --best-by lr" in capsys.readouterr().err
+    assert 'pass best_by=["lr"]' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_options_of_reading_and_of_the_fit_are_given_together_and_notes_are_said
     [
         ({"best_bi": ["lr"]}, "option 'best_bi' is unknown; did you mean best_by"),
         ({"penalty": "squarred"}, "must be huber or squared; got squarred"),
-        ({"penalty": "squared", "delta": 0.1}, "--penalty squared has no --delta"),
+        ({"penalty": "squared", "delta": 0.1}, 'penalty="squared" has no `delta`'),
         ({"penalty": Huber(), "delta": 0.1}, "residual and delta apply to a penalty given by name"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_table_under_any_names_is_fitted_in_one_call_read_for_the_formula_or_n
 
 WRONG = {
     "lr = k*N^a*widht^c": "has widht, which is not a column; did you mean width",
-    "lr = k*N^a*C^b": r"C in the formula .* means flops, but the table has no flops. Pass --map flops=COLUMN",
+    "lr = k*N^a*C^b": r"C in the formula .* means flops, but the table has no flops. Pass mapping={.flops.: .COLUMN",
     "accuracy = k*N^a": "no column accuracy",
     "loss = E + A/N^a": "no column loss",
     "lr = k*sparsity^a": "reads no column",
@@ -281,5 +281,5 @@ def test_an_exponent_that_grows_with_size_is_fitted_in_plain_units_and_predicts_
 def test_a_search_that_ends_where_the_law_predicts_0_is_a_sentence():
     frame = table().assign(loss=lambda known: 3 - 0.1 * np.log(known["params"]))
     form = "loss = exp(a - b*N)"
-    with pytest.raises(ValueError, match=r"predicts no loss above 0 for \d+ of 24 runs; give --residual log"):
+    with pytest.raises(ValueError, match=r"predicts no loss above 0 for \d+ of 24 runs; give residual=\"log\""):
         moejax.fit(frame, form, penalty="squared", residual="nats", starts=4, fixed={"b": 1.0})

@@ -117,7 +117,7 @@ def test_a_penalty_that_is_linear_in_most_residuals_is_said_with_what_uses_the_r
 
 
 def test_losses_like_perplexities_are_asked_about_with_the_remedy():
-    assert "If it is a perplexity, pass --map 'loss=log(loss)'" in notes(np.exp(known_runs().loss))
+    assert 'If it is a perplexity, pass mapping={"loss": "log(loss)"}' in notes(np.exp(known_runs().loss))
     assert "perplexity" not in notes(known_runs().loss)
     read = read_runs(table(np.exp(known_runs().loss)), Chinchilla, mapping={"loss": "log(loss)"})
     np.testing.assert_allclose(read.runs.loss, known_runs().loss)
@@ -134,5 +134,5 @@ def test_a_loss_above_that_of_knowing_nothing_is_asked_about_with_its_row():
 
 def test_a_run_that_diverged_to_no_number_is_refused_with_the_remedy():
     losses = np.where(np.arange(len(known_runs())) == 4, np.nan, known_runs().loss)
-    with pytest.raises(ValueError, match=r"row 5.*--drop-invalid"):
+    with pytest.raises(ValueError, match=r"row 5.*drop_invalid=True"):
         read_runs(table(losses), Chinchilla)

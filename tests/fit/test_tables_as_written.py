@@ -1,6 +1,8 @@
 """Tables as people write them: numbers, dense rows, nested settings, columns that are exchanged or unread."""
 
+import ast
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -37,7 +39,7 @@ def test_dense_rows_with_empty_experts_and_totals_are_dense_and_said(empty, tota
     assert (read.runs.design.params_total[DENSE] == ACTIVE[DENSE]).all()
     (said,) = [note for note in read.notes if "read as dense" in note]
     assert "in 4 of 12 rows (rows 1, 4, 7, 10)" in said
-    assert not any("--drop-invalid" in note for note in read.notes)
+    assert not any("drop_invalid" in note for note in read.notes)
     # They are selected as dense, too.
     assert len(read_runs(table, "chinchilla", where=["num_experts == 0"]).runs) == 4
 
@@ -61,8 +63,8 @@ def test_totals_that_are_empty_without_a_word_of_experts_have_a_remedy_that_work
     table.loc[DENSE, "N_total"] = np.nan
     with pytest.raises(ValueError, match="where") as error:
         read_runs(table, "effective_params")
-    (remedy,) = [one for one in str(error.value).split("'") if one.startswith("params_total=")]
-    read = read_runs(table, "effective_params", mapping={"params_total": remedy.removeprefix("params_total=")})
+    (mapping,) = re.findall(r"mapping=({.*?})", str(error.value))
+    read = read_runs(table, "effective_params", mapping=ast.literal_eval(mapping))
     np.testing.assert_array_equal(read.runs.design.params_total, MIXED["params_total"])
 
 
@@ -123,7 +125,7 @@ def test_sizes_and_tokens_that_are_exchanged_are_said_with_the_remedy():
     table = table.drop(columns=["params_total", "num_experts", "top_k"])
     read = read_runs(table, "chinchilla")
     (said,) = [note for note in read.notes if "tokens per parameter" in note]
-    assert said.endswith("--map params_active=D --map tokens=N.")
+    assert said.endswith('mapping={"params_active": "D", "tokens": "N"}.')
     assert not [note for note in read_runs(MIXED, "chinchilla").notes if "tokens per parameter" in note]
 
 
@@ -131,7 +133,7 @@ def test_a_law_of_repetition_without_a_repeated_token_is_said():
     table = MIXED.assign(unique_tokens=4e10)
     law = ("params_active", "tokens", "unique_tokens")
     (said,) = [note for note in read_runs(table, law).notes if "repeated tokens" in note]
-    assert "--map tokens=unique_tokens --map unique_tokens=tokens" in said
+    assert 'mapping={"tokens": "unique_tokens", "unique_tokens": "tokens"}' in said
     mended = read_runs(table, law, mapping={"tokens": "unique_tokens", "unique_tokens": "tokens"})
     assert not [note for note in mended.notes if "repeated tokens" in note]
 

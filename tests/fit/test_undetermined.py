@@ -127,12 +127,12 @@ def test_laws_beside_a_direction_show_which_answers_move_with_it():
 
 def test_what_runs_leave_open_has_an_option_that_holds_it_where_one_is_published():
     fit, _ = one_budget()
-    (said,) = [warning for warning in fit.warnings if "--fix" in warning]
-    assert f"--fix tokens_exponent={HOFFMANN_2022.tokens_exponent:.4g} (Hoffmann et al. 2022" in said
+    (said,) = [warning for warning in fit.warnings if "fixed=" in warning]
+    assert f'fixed={{"tokens_exponent": {HOFFMANN_2022.tokens_exponent:.4g}}} (Hoffmann et al. 2022' in said
     zhao = published("zhao")
     of_coupling = how_to_determine(zhao.law, ["experts_slope", "active_coupling", "irreducible"])
-    assert f"--fix active_coupling={zhao.law.active_coupling:.4g} ({zhao.source})" in of_coupling
-    assert "--fix irreducible=VALUE" in how_to_determine(zhao.law, ["irreducible"])
+    assert f'fixed={{"active_coupling": {zhao.law.active_coupling:.4g}}} ({zhao.source})' in of_coupling
+    assert 'fixed={"irreducible": VALUE}' in how_to_determine(zhao.law, ["irreducible"])
     assert how_to_determine(zhao.law, []) == ""
 
 

@@ -76,5 +76,5 @@ def test_best_rates_give_the_law_back_within_its_intervals():
 
 def test_a_fit_must_say_which_of_the_two_it_is_of():
     table = pd.DataFrame({"params_total": [1e8, 2e8], "tokens": [1e9, 2e9], "learning_rate": [1e-3, 2e-3]})
-    with pytest.raises(ValueError, match=r"but a fit has one output. Name its column, such as --loss learning_rate"):
+    with pytest.raises(ValueError, match=r"but a fit has one output. Name its column, such as loss=.learning_rate"):
         moejax.read_runs(table, "step_law")

@@ -12,6 +12,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from moejax import papers
 from moejax.__main__ import main
@@ -33,7 +34,8 @@ from moejax.report import figures, plots, synthetic
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
-from moejax.report.figures.panels import log_ticks
+from moejax.report.figures.panels import FLOPS, Axis, Panel, log_ticks
+from moejax.report.figures.panels import draw as draw_panels
 from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
 
 
@@ -286,6 +288,17 @@ def test_a_logarithmic_axis_has_ticks_and_not_too_many(low, high, most):
     assert sorted(set(ticks)) == ticks
 
 
+@pytest.mark.parametrize("limits", [(2.05, 3.7), (1.9, 5.1), (1.5, 2.1), (2.9, 3.01), (1.8, 4.1), (2.5, 2.5001)])
+def test_a_narrow_logarithmic_axis_has_at_least_three_plain_ticks_in_view(limits):
+    panel = Panel(x=FLOPS, y=Axis("loss", "loss, nats/token", "log"), series=[], ylim=limits)
+    (axes,) = draw_panels([panel])[0].axes
+    ticks, texts = axes.get_yticks(), [axes.yaxis.get_major_formatter()(tick) for tick in axes.get_yticks()]
+    assert 3 <= len(ticks) <= 6
+    assert limits[0] <= min(ticks) <= max(ticks) <= limits[1]
+    assert [float(text) for text in texts] == list(ticks)
+    assert len({len(text) for text in texts}) == 1
+
+
 @pytest.fixture(scope="module")
 def fitted():
     active, tokens = np.array([(n, d) for n in (1e7, 3e7, 1e8, 3e8) for d in (1e9, 3e9, 1e10)]).T
@@ -331,6 +344,26 @@ def test_many_mixtures_are_a_few_families_each_with_its_curve():
     assert drawn["low"].isna().all()
     ends = drawn[drawn["kind"] == "best"].groupby("family", sort=False)["loss"].last()
     assert (np.diff(ends) < 0).all()
+
+
+def test_families_that_a_law_does_not_distinguish_share_one_curve_with_a_legend():
+    active = np.geomspace(1e8, 1e9, 6)
+    sizes = {"params_active": active, "params_total": active * np.array([1, 1, 1, 8, 8, 8]), "tokens": 20 * active}
+    table = compute_table(HOFFMANN_2022, Design(**sizes), np.full(6, 3.0), flops=1e22)
+    figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
+    assert {row["series"] for row in figure.rows} >= {"dense", "total/active 8", "all families, lowest loss"}
+    assert "all families the same line" in figure.caption
+    (legend,) = figure.drawing.legends
+    assert "lowest loss by the law" in [text.get_text() for text in legend.get_texts()]
+    assert not [text for axes in figure.drawing.axes for text in axes.texts]
+
+
+def test_losses_over_tokens_have_a_legend_of_runs_and_lines():
+    figure = draw(PLOTS["loss"], example_of(PLOTS["loss"]))
+    (legend,) = figure.drawing.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[2:] == ["training loss, smoothed", "branch with decaying learning rate", "validation loss"]
+    assert figure.caption.startswith("Loss of 2 training runs over training tokens.")
 
 
 def test_a_law_of_something_else_has_no_curve_of_loss_against_compute():
@@ -383,7 +416,30 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
     assert main(words) == DONE
     expected = {f"{name}.{end}" for name in ("li-7", "tian-16") for end in ("png", "svg", "pdf", "csv")}
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == expected
-    assert "li-7: Shape ratios." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "li-7: Shape ratios." in printed
+    caption = draw(ALL["li-7"], example_of(ALL["li-7"])).caption
+    assert caption in printed
+    assert Image.open(tmp_path / "li-7.png").text == {"Title": "Shape ratios", "Description": caption}
+
+
+def test_a_saved_figure_has_the_width_that_is_given_and_its_legend_fits(tmp_path):
+    figure = draw(PLOTS["loss-vs-compute"], example_of(PLOTS["loss-vs-compute"]))
+    usual = Image.open(figure.save(tmp_path / "a.png"))
+    narrow = Image.open(figure.save(tmp_path / "b.png", width=3.3))
+    assert (narrow.width, narrow.height) == (660, usual.height)
+    edge = np.asarray(narrow.convert("L"))[:, [0, -1]]
+    assert edge.min() > 200
+    assert Image.open(figure.save(tmp_path / "c.png")).tobytes() == usual.tobytes()
+    with pytest.raises(ValueError, match=r"width is 0\.5 inches; give a number from 2 to 20"):
+        figure.save(tmp_path / "d.png", width=0.5)
+
+
+def test_a_figure_includes_its_file_and_caption_in_latex():
+    figure = draw(PLOTS["plan"], example_of(PLOTS["plan"]))
+    lines = figure.to_latex("figures/plan.pdf").splitlines()
+    assert r"  \includegraphics[width=\linewidth]{figures/plan.pdf}" in lines
+    assert any(line.startswith(r"  \caption{Plans, part by part. Memory and time") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_err
     alone = read_runs(trained / TABLE, Chinchilla, trust_units=True, where=["is_predicted == 0"])
     assert not any("not measured" in note for note in alone.notes)
     assert (alone.runs.weight == 1).all()
-    with pytest.raises(ValueError, match=r"predicted losses .* need a standard error .*--where 'is_predicted == 0'"):
+    with pytest.raises(ValueError, match=r"predicted losses .* need a standard error .*where=..is_predicted == 0"):
         read_runs(run_table.read(trained / TABLE).drop(columns="loss_standard_error"), Chinchilla, trust_units=True)
 
 

@@ -25,7 +25,7 @@ from moejax.cli.shared import (
 )
 from moejax.errors import UserError
 from moejax.folder import write_text
-from moejax.ranges import Reach, RunCount, whole
+from moejax.ranges import Reach, RunCount, VocabSize, whole
 from moejax.run_sources.source import source
 from moejax.say import say
 from moejax.stored import write_json
@@ -85,6 +85,13 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     sequence_length: Length | None = option(
         None, "sequence length of the candidate shapes (the table's, or 4096)", metavar="TOKENS", group=TRAINABLE
+    )
+    vocab_size: VocabSize | None = option(
+        None,
+        "vocabulary size of the candidate shapes (that of --arch or --config, or of the table's architectures)",
+        metavar="TOKENS",
+        group=TRAINABLE,
+        excludes=("candidates",),
     )
     noise: Share | None = option(
         None, "relative noise of the loss (default: from the fit's residuals)", metavar="SHARE", group=FITTING
@@ -188,6 +195,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             causal=budget.causal,
             architecture=self.architecture(),
             sequence_length=self.sequence_length,
+            vocab_size=self.vocab_size,
             reach=self.reach,
             seed=self.seed,
         )

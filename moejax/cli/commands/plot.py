@@ -118,7 +118,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             return
         for name, one in written.items():
             made_up = f" ({SYNTHETIC})" if name in given.synthetic else ""
-            say(f"{name}: {one['title']}. {', '.join(one['files'])}{made_up}", file=sys.stdout)
+            say(f"{name}: {one['title']}. {', '.join(one['files'])}{made_up}", f"  {one['caption']}", file=sys.stdout)
         say(f"Wrote to {self.out}.")
 
     def _options(self, folders: Sequence[Path]):

@@ -65,13 +65,22 @@ def fit_curves(
     """Fit a law of loss curves to the curves of one model.
 
     Args:
+      curves: the result of ``moejax.read_curves``.
       law: a law's name or class, or a law instance, whose coefficients are an additional start.
       blocks: number of blocks per curve, one draw each; default ``BLOCKS``, or 1 from ``MANY_CURVES`` curves on.
       intervals: True to compute the covariance, which takes longer than the fit.
+      seed: seed of the search.
       options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
+
+    Returns:
+      The fit, like that of ``moejax.fit``.
 
     Raises:
       UserError: the curves do not determine the law.
+
+    Example:
+      >>> curves = mj.read_curves(["runs/constant", "runs/cosine"])
+      >>> mj.fit_curves(curves, "multi_power")
     """
     cls = curve_law(law) if isinstance(law, str) else law
     for curve in curves.curves:

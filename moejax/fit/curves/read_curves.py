@@ -167,6 +167,9 @@ def read_curves(
 
     Raises:
       UserError: a file or column is missing, or a column has invalid numbers; the message gives the position.
+
+    Example:
+      >>> mj.read_curves("curves.csv", mapping={"lr": "learning_rate"}, warmup=2000)
     """
     mapping = dict(mapping or {}) | ({} if loss is None else {"loss": loss})
     curves: list[LossCurve] = []

@@ -31,7 +31,7 @@ from moejax.laws import NOT_SEARCHED, called
 from moejax.laws.design import value_of
 from moejax.laws.law import Law
 from moejax.laws.scores.chained_law import ChainedLaw
-from moejax.wording import counted, shown
+from moejax.wording import argument, counted, shown
 
 FLATTEST = 1e-6
 """Share of the largest singular value below which a direction is not rescaled further."""
@@ -311,9 +311,9 @@ def _result(
 def _check_above_0(objective: FitObjective, predicted: np.ndarray) -> None:
     """Raise ``UserError`` if a prediction is not positive: all errors and ranges are in logarithms."""
     if wrong := int((~(np.isfinite(predicted) & (predicted > 0))).sum()):
-        remedy = "give more --starts, or another law"
+        remedy = f"give more {argument('starts')}, or another law"
         if getattr(objective.penalty, "residual", "log") != "log":
-            remedy = f"give --residual log, which excludes such predictions; or {remedy}"
+            remedy = f"give {argument('residual', 'log')}, which excludes such predictions; or {remedy}"
         raise UserError(
             f"At the end of the search, {called(objective.law)} predicts no {objective.output} above 0 for {wrong} of "
             f"{counted(len(predicted), 'run')}; {remedy}."
@@ -329,11 +329,12 @@ def _number(name: str, value: Any) -> float:
 
 def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
     if objective.output not in objective.law.outputs:
+        first = next(iter(objective.law.outputs))
         raise UserError(
             f"{called(objective.law)} predicts {' and '.join(objective.law.outputs)}, but the runs have the "
             f"{objective.output}; choose another law, or name a column with one of its outputs "
-            f"(--loss {next(iter(objective.law.outputs))}, with --map {next(iter(objective.law.outputs))}=COLUMN if "
-            f"the column has another name)."
+            f"({argument('loss', first)}, with {argument('mapping', {first: 'COLUMN'})} if the column has another "
+            f"name)."
         )
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
@@ -382,7 +383,7 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
     if kept > 1 and np.ptp(runs.loss[runs.weight > 0]) == 0:
         raise UserError(
             f"The {objective.output} is {lowest:.6g} in all {kept} runs, so it determines no coefficient; "
-            f"name the measured column with --loss COLUMN."
+            f"name the measured column with {argument('loss', 'COLUMN')}."
         )
     if kept < len(objective.free):
         raise UserError(

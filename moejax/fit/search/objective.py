@@ -22,6 +22,7 @@ from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.laws import design as designs
 from moejax.laws import law as laws
+from moejax.wording import argument
 
 Array = jax.Array | np.ndarray
 
@@ -76,13 +77,13 @@ def named_penalty(penalty: str = "huber", residual: str = "log", delta: float | 
     Raises:
       UserError: a name is unknown, delta is not positive, or the penalty has no delta.
     """
-    for given, known, option in ((penalty, PENALTIES, "--penalty"), (residual, RESIDUALS, "--residual")):
+    for given, known, option in ((penalty, PENALTIES, "penalty"), (residual, RESIDUALS, "residual")):
         if given not in known:
-            raise UserError(f"{option} must be {' or '.join(known)}; got {given}.")
+            raise UserError(f"{argument(option)} must be {' or '.join(known)}; got {given}.")
     if delta is not None and not delta > 0:
-        raise UserError(f"--delta must be above 0; got {delta}.")
+        raise UserError(f"{argument('delta')} must be above 0; got {delta}.")
     if delta is not None and PENALTIES[penalty] is not Huber:
-        raise UserError(f"--penalty {penalty} has no --delta; leave --delta out.")
+        raise UserError(f"{argument('penalty', penalty)} has no {argument('delta')}; leave {argument('delta')} out.")
     return PENALTIES[penalty](residual=residual) if delta is None else Huber(delta=delta, residual=residual)
 
 

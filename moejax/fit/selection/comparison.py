@@ -26,7 +26,7 @@ from moejax.interval import Interval
 from moejax.json_text import finite
 from moejax.laws.law import Law, coefficients
 from moejax.result import Column, Plotted, Result, Table, percent
-from moejax.wording import listed, told
+from moejax.wording import argument, listed, told
 
 
 def compare(
@@ -84,7 +84,7 @@ def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str
     return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Plotted):
     """Laws in ascending order of held-out error, and the laws that could not be fitted with the reason."""
 
@@ -151,7 +151,7 @@ class Comparison(Plotted):
         if not self.beyond:
             return [
                 "No held-out run is larger than all fitted runs, so this does not test extrapolation; hold out the "
-                "largest runs, for example with --hold-out tokens."
+                f"largest runs, for example with {argument('hold_out', 'tokens')}."
             ]
         farthest = ", ".join(f"{factor:.3g} times in {name}" for name, factor in self.beyond.items())
         return [f"The held-out runs exceed the fitted runs by up to {farthest}; larger extrapolations were not tested."]

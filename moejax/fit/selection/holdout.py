@@ -25,7 +25,7 @@ from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import Law
 from moejax.quantities import parse
 from moejax.run_table import Series
-from moejax.wording import counted, did_you_mean, told
+from moejax.wording import argument, counted, did_you_mean, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +357,7 @@ def _full(name: str, values: Series) -> Any:
     if empty := int(values.isna().sum()):
         raise UserError(
             f"{name} is empty in {counted(empty, 'row')}; hold out by a column without empty cells, or leave these "
-            f"rows out with --where."
+            f"rows out with {argument('where')}."
         )
     return values
 

@@ -21,7 +21,7 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.tables.column_names import our_name
 from moejax.run_table import COLUMNS, DataFrame, Series
-from moejax.wording import listed, some
+from moejax.wording import argument, listed, some
 
 SETTINGS = (
     *("learning_rate", "batch_tokens", "weight_decay", "schedule", "warmup_tokens", "decay_tokens"),
@@ -49,14 +49,19 @@ def swept(frame: DataFrame, inputs: Sequence[str]) -> list[str]:
     return [name for name in varying if name not in theirs]
 
 
-def sweep_note(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str], option: str = "--best-by ") -> str:
-    """Return a note that rows are sweeps over settings, with the option that keeps each sweep's best run."""
+def sweep_note(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str], option: str = "") -> str:
+    """Return a note that rows are sweeps over settings, with the argument that keeps each sweep's best run.
+
+    Args:
+      option: beginning of another option for it, such as ``--config.analysis.best_by=``.
+    """
+    names = ",".join(settings)
     groups = frame.groupby(list(inputs), sort=False).ngroups
     extra = int(frame.duplicated(list(inputs)).sum())
     return (
         f"{extra} of {len(frame)} rows have the sizes of an earlier row but a different {listed(settings, 'or')}. They "
         f"look like a sweep, and each counts as a run. To keep only the best run of each of the {groups} groups, pass "
-        f"{option}{','.join(settings)}."
+        f"{option + names if option else argument('best_by', names)}."
     )
 
 
@@ -69,11 +74,13 @@ def check_settings(frame: DataFrame, inputs: Sequence[str], loss: str, settings:
     columns = [str(column) for column in frame.columns]
     for name in settings:
         if name not in columns:
-            raise UserError(f"{named} has no column {name} for --best-by; the columns are {', '.join(columns)}.")
+            raise UserError(
+                f"{named} has no column {name} for {argument('best_by')}; the columns are {', '.join(columns)}."
+            )
         if name in inputs or name == loss:
             raise UserError(
-                f"--best-by names {name}, which {'is fitted' if name == loss else 'the law reads'}. Give a setting "
-                f"that was tuned at equal {', '.join(inputs) or 'sizes'}, such as learning_rate."
+                f"{argument('best_by')} names {name}, which {'is fitted' if name == loss else 'the law reads'}. Give a "
+                f"setting that was tuned at equal {', '.join(inputs) or 'sizes'}, such as learning_rate."
             )
 
 
@@ -90,12 +97,13 @@ def best_by(
     alike = _alike(frame, inputs, settings)
     if not alike:
         raise UserError(
-            f"{named} has no column that distinguishes models, but --best-by keeps the best run of each model."
+            f"{named} has no column that distinguishes models, but {argument('best_by')} keeps the best run of each "
+            f"model."
         )
     losses = run_table.numbers(frame[loss], where=named)
     ranked = frame.assign(**{loss: losses})[np.isfinite(losses)]
     if not len(ranked):
-        raise UserError(f"{named} has no {loss} in any row, so --best-by cannot choose the best.")
+        raise UserError(f"{named} has no {loss} in any row, so {argument('best_by')} cannot choose the best.")
     kept = np.sort(ranked.groupby(alike, sort=False, dropna=False)[loss].idxmin().to_numpy())
     best = frame.loc[kept]
     note = (
@@ -103,7 +111,7 @@ def best_by(
         f"equal {', '.join(alike)}; {len(best)} are kept."
     )
     if "seed" in settings:
-        note += " The best of several seeds is biased low: leave seed out of --best-by."
+        note += f" The best of several seeds is biased low: leave seed out of {argument('best_by')}."
     return best, (note, *_at_ends(frame, best, alike, settings))
 
 
@@ -297,9 +305,9 @@ def smooth_best_by(
     if not spare:
         terms = _monomials(np.zeros((1, len(settings)))).shape[1]
         raise UserError(
-            f"{named}: --smooth fits {terms} coefficients to the runs near each sweep's best run, but no sweep over "
-            f"{listed(settings)} at equal {', '.join(inputs)} has more than {terms} such runs ({_reasons(refused)}); "
-            f"leave --smooth out to keep the best run of each sweep."
+            f"{named}: {argument('smooth')} fits {terms} coefficients to the runs near each sweep's best run, but no "
+            f"sweep over {listed(settings)} at equal {', '.join(inputs)} has more than {terms} such runs "
+            f"({_reasons(refused)}); leave {argument('smooth')} out to keep the best run of each sweep."
         )
     noise = sum(quadratic.residual for quadratic in quadratics) / spare
     minima: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -312,7 +320,7 @@ def smooth_best_by(
     if not minima:
         raise UserError(
             f"{named}: no sweep over {listed(settings)} has a minimum within the tried values ({_reasons(refused)}); "
-            f"leave --smooth out to keep the best run of each sweep."
+            f"leave {argument('smooth')} out to keep the best run of each sweep."
         )
     minima.sort(key=lambda one: one[0])
     rows, values, errors = (np.array(part) for part in zip(*minima, strict=True))
@@ -329,8 +337,8 @@ def _above_0(frame: DataFrame, name: str, named: str) -> np.ndarray:
     values = run_table.numbers(frame[name], where=named).to_numpy(np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise UserError(
-            f"{named}: --smooth takes logarithms of {name}, but some values are not numbers above 0; leave those rows "
-            f"out with --where, or leave {name} out of --best-by."
+            f"{named}: {argument('smooth')} takes logarithms of {name}, but some values are not numbers above 0; leave "
+            f"those rows out with {argument('where')}, or leave {name} out of {argument('best_by')}."
         )
     return values
 

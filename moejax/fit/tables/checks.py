@@ -27,7 +27,7 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.laws.predict import POSITIVE
 from moejax.run_table import COLUMNS, DataFrame
-from moejax.wording import command, listed, nearest, some
+from moejax.wording import argument, listed, nearest, some
 
 Fault = tuple[Mapping[str, Any], Rows | None]
 """Fields of a check's sentence, and a mask of the affected rows."""
@@ -135,7 +135,9 @@ def check_rows(table: RunTable, *, drop: bool) -> None:
                 notes.append(f"{table.named}: {check.sentence.format(**given)} in {where}")
                 bad |= rows
     if notes and not drop:
-        remedy = "Correct the rows, select other rows with --where, or pass --drop-invalid."
+        remedy = (
+            f"Correct the rows, select other rows with {argument('where')}, or pass {argument('drop_invalid', True)}."
+        )
         raise UserError(f"{'; '.join(notes)}. {_total_of_dense_models(table)}{remedy}")
     if bad.all():
         raise UserError(f"{'; '.join(notes) or f'{table.named} has no rows'}. No row is left; correct the table.")
@@ -175,7 +177,7 @@ def _where(table: RunTable, rows: Rows) -> dict[str, Any]:
 
 def _duplicated(table: RunTable) -> Iterator[Fault]:
     if (same := duplicates(table)).any():
-        yield _where(table, same), same
+        yield {**_where(table, same), "option": argument("drop_duplicates", True)}, same
 
 
 def _replicates(table: RunTable) -> Rows:
@@ -243,7 +245,7 @@ def _unread_experts(table: RunTable) -> str:
     if mixtures:
         phrase += f" ({mixtures} of {len(frame)} rows are MoE models)"
         if len(unread) == len(experts.columns) and dense.sum() >= len(fields(law)):
-            remedies.append(f"keep the dense models with {command('--where', only_dense)}")
+            remedies.append(f"keep the dense models with {argument('where', only_dense)}")
     readers = [name for name, other in LAWS.items() if _reads(other, frame, {*sizes}, {*differ})]
     if readers:
         # This law describes both dense models and MoE models, so it is preferred.
@@ -294,7 +296,7 @@ def _several_origins(table: RunTable) -> Iterator[Fault]:
         ):
             first = cells.value_counts().index[0]
             value = json.dumps(first) if isinstance(first, str) else first
-            option = command("--where", f"{quoted(column)} == {value}")
+            option = argument("where", f"{quoted(column)} == {value}")
             yield {"column": column, "count": count, "option": option}, None
 
 
@@ -352,7 +354,7 @@ def _worse_than_chance(table: RunTable) -> Iterator[Fault]:
     if (worse := losses > chance).any():
         limit = f"{float(np.max(chance[worse])):.4g}"
         name = "ln(vocab_size)" if known else f"ln({LARGEST_VOCABULARY:,})"
-        option = command("--where", f"{quoted(table.loss)} < {limit}")
+        option = argument("where", f"{quoted(table.loss)} < {limit}")
         yield {**_where(table, worse), "loss": table.loss, "name": name, "limit": limit, "option": option}, worse
 
 
@@ -397,7 +399,7 @@ ADVICE = (
         _duplicated,
         "{rows} ({count} in all) repeat the sizes and loss of an earlier row exactly. Each counts as a run, so "
         "standard errors may be too small.",
-        "If they are one run listed twice, pass --drop-duplicates.",
+        "If they are one run listed twice, pass {option}.",
     ),
     Check(
         _other_experts,

@@ -28,7 +28,7 @@ from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law
 from moejax.laws.law import Sign
 from moejax.run_table import DataFrame, Series
-from moejax.wording import command, lies, listed, nearest, shown
+from moejax.wording import argument, lies, listed, nearest, shown
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "loss": (
@@ -145,7 +145,7 @@ def with_our_names(
         if len(columns) > 1:
             names = listed([column for column, _ in columns], "or")
             options = [map_option(name, _expression(*one)) for one in columns]
-            option = "--loss COLUMN" if name == "loss" else listed(options, "or")
+            option = argument("loss", "COLUMN") if name == "loss" else listed(options, "or")
             notes.append(f"{name} could be read from {names}; choose one: {option}.")
             continue
         read[name] = columns[0]
@@ -269,9 +269,10 @@ def _which_size(column: str, unit: float, sign: ExpertSign) -> str:
             f"{column} could be params_total or params_active, since {sign.reason}. Pass {total} {other}, or "
             f"{active} {total} if all models are dense."
         )
+    other = map_option("params_active", "NAME")
     return (
         f"{column} could be params_total or params_active, since {sign.reason}. Pass {active} if it counts the "
-        f"active parameters, {total} if it counts all parameters (and --map params_active=NAME for the active ones), "
+        f"active parameters, {total} if it counts all parameters (and {other} for the active ones), "
         f"or both for dense models."
     )
 
@@ -339,8 +340,8 @@ def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]
 
 
 def map_option(name: str, expression: str) -> str:
-    """Return the shell-quoted option that reads a moejax column from an expression on the table's columns."""
-    return command("--map", f"{name}={expression}")
+    """Return the argument that reads a moejax column from an expression on the table's columns."""
+    return argument("mapping", {name: expression})
 
 
 def with_derived(table: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,14 +35,17 @@ from moejax.fit.tables.units import check_units
 from moejax.float64 import float64
 from moejax.laws import called, law_class
 from moejax.laws.design import FIELDS, design_from
+from moejax.laws.design import known as known_fields
 from moejax.laws.formula_law import FormulaLaw, spent_in_rows
+from moejax.quantities import format
+from moejax.result import Column, Plotted, Result, Table
 from moejax.run_sources.column_mapping import column_mapping
 from moejax.run_table import DataFrame, Series
-from moejax.wording import listed, nearest, shown
+from moejax.wording import argument, counted, listed, nearest, shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadRuns:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReadRuns(Plotted):
     """Runs, with notes on how they were read."""
 
     runs: Runs
@@ -57,10 +61,36 @@ class ReadRuns:
     reading: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``read_runs`` that differ from their defaults."""
 
+    def summary(self) -> Result:
+        """Return the range of every column that laws can read, and the notes."""
+        values = {**known_fields(self.runs.design), self.runs.output: self.runs.loss}
+        return Result(
+            title=f"{counted(len(self.rows), 'run')}, {counted(len(self.notes), 'note')}",
+            tables=[Table.of("Columns", COLUMNS_READ, [(name, np.asarray(one)) for name, one in values.items()])],
+            notes=self.notes,
+        )
+
+    def to_frame(self, table: str | None = None) -> DataFrame:
+        """Return the rows of the runs, or the table of ``summary()`` with a title.
+
+        Raises:
+          UserError: no table has this title.
+        """
+        return self.frame.copy() if table is None else super().to_frame(table)
+
+
+COLUMNS_READ = (
+    Column("column", value=lambda one: one[0]),
+    Column("smallest", format, value=lambda one: float(np.min(one[1]))),
+    Column("largest", format, value=lambda one: float(np.max(one[1]))),
+    Column("values", value=lambda one: len(np.unique(one[1]))),
+)
+"""Columns of the summary of runs, of pairs of a name and values."""
+
 
 def read_runs(
     path: Any,
-    law: Any,
+    law: Any = None,
     *,
     mapping: Mapping[str, str] | None = None,
     where: Sequence[str] = (),
@@ -74,14 +104,15 @@ def read_runs(
     trust_units: bool = False,
     also_told_apart_by: Sequence[str] = (),
 ) -> ReadRuns:
-    """Read the runs of a law from a file.
+    """Read runs from a file, for one law or for all laws.
 
     Columns under other common names (``val_loss``, ``active_params``, ``lr``) are read, and reported in the notes.
 
     Args:
       path: a CSV, Parquet or JSON-lines file, a study's directory, a tracker's storage (``moejax.run_sources.source``),
         or a pandas DataFrame.
-      law: a law, its name, a formula, or the names of the required Design fields.
+      law: a law, its name, a formula, or the names of the required Design fields. Without a law, every column that
+        some law reads is read if all rows have it.
       mapping: maps a moejax column to a table column or to arithmetic: ``{"tokens": "step * 520000"}``. It takes
         precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
@@ -105,7 +136,13 @@ def read_runs(
 
     Raises:
       UserError: a column is missing or unknown, has no numbers, or has invalid numbers.
+
+    Example:
+      >>> runs = mj.read_runs("runs.csv")
+      >>> runs.notes
+      >>> runs = mj.read_runs("runs.csv", mapping={"tokens": "step * 524288"}, group="run")
     """
+    law = () if law is None else law
     where, best_by = ([one] if isinstance(one, str) else list(one) for one in (where, best_by))
     reading = {
         "mapping": dict(mapping or {}),
@@ -120,7 +157,9 @@ def read_runs(
         "trust_units": trust_units,
     }
     if smooth and not best_by:
-        raise UserError("--smooth needs the settings of a sweep; add --best-by, such as --best-by learning_rate.")
+        raise UserError(
+            f"{argument('smooth')} needs the settings of a sweep; add {argument('best_by', 'learning_rate')}."
+        )
     columns = column_mapping(path, mapping, trust_units=trust_units)
     table, undecided = _named_columns(path, law, dict(columns.expressions), loss)
     table.notes += columns.notes
@@ -206,13 +245,13 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     predicts = f"{called(law if isinstance(law, type) else type(law))} predicts {listed(law.outputs)}"
     if loss != "loss" and "loss" not in law.inputs:
         raise UserError(
-            f"{predicts}, but --loss names the column {loss}. If it holds {first}, pass "
-            f"{map_option(first, quoted(loss))} instead of --loss."
+            f"{predicts}, but {argument('loss')} names the column {loss}. If it holds {first}, pass "
+            f"{map_option(first, quoted(loss))} instead of {argument('loss')}."
         )
     if others:
         raise UserError(
-            f"{predicts}, but a fit has one output. Name its column, such as --loss {first}; coefficients that "
-            f"affect only other outputs are not fitted."
+            f"{predicts}, but a fit has one output. Name its column, such as {argument('loss', first)}; "
+            f"coefficients that affect only other outputs are not fitted."
         )
     return first
 
@@ -236,11 +275,11 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
     ]
     hint = f"did you mean {' or '.join(safe)}?" if len(missing) == 1 and near else f"the columns are {', '.join(safe)}."
     computed = inverses(missing, columns)
-    offered = " ".join(undecided).replace("'", " ").split()
-    asked = [n for n in missing if n not in computed and not any(word.startswith(f"{n}=") for word in offered)]
-    remedies = [f"Name the columns: {' '.join(f'--map {name}=COLUMN' for name in asked)}."] if asked else []
+    offered = " ".join(undecided)
+    asked = [n for n in missing if n not in computed and not re.search(rf"\b{re.escape(n)}(=|\": )", offered)]
+    remedies = [f"Name the columns: {argument('mapping', dict.fromkeys(asked, 'COLUMN'))}."] if asked else []
     if computed:
-        options = " ".join(map_option(name, expression) for name, expression in computed.items())
+        options = argument("mapping", computed)
         remedies.append(f"{listed(computed)} can be computed from the other columns: {options}.")
     meanings = [f"{n} ({run_table.COLUMNS[n].meaning})" if n in run_table.COLUMNS else n for n in missing]
     raise UserError(" ".join([f"{table.named} has no column {' or '.join(meanings)}; {hint}", *remedies, *undecided]))
@@ -307,7 +346,7 @@ def _known_columns(table: RunTable, wrong_units: Mapping[str, str], also: Sequen
         if names and is_error:
             raise UserError(
                 f"{table.named}: {cells}, but models are compared by {listed(names)}. Fill the cells (0 experts if "
-                f"dense), or select other rows with --where."
+                f"dense), or select other rows with {argument('where')}."
             )
         if names:
             table.notes.append(f"{cells}, so runs are not distinguished by {listed(names)}.")
@@ -429,10 +468,11 @@ def _from_errors(table: RunTable, predicted: Rows, smooth: bool) -> Float[np.nda
         nothing = np.full(len(predicted), np.nan)
         errors = run_table.numbers(table.frame[column]).to_numpy(np.float64) if table.has(column) else nothing
         if not ((errors[predicted] > 0) & (errors[predicted] < WIDEST)).all():
+            measured = argument("where", f"{PREDICTED} == 0")
             raise UserError(
                 f"{table.named} has predicted losses (column {PREDICTED}) that need a standard error above 0 and below "
-                f"{WIDEST:,.0f} in {column}. Leave these rows out (--where '{PREDICTED} == 0'), or give weights "
-                f"(--weight COLUMN)."
+                f"{WIDEST:,.0f} in {column}. Leave these rows out ({measured}), or give weights "
+                f"({argument('weight', 'COLUMN')})."
             )
         errors = np.where(predicted, errors, 0.0)
     elif smooth and table.has(column):

@@ -17,7 +17,7 @@ from moejax import run_table
 from moejax.fit.runs import Runs, gives_a_size
 from moejax.laws.design import FIELDS, Design
 from moejax.run_table import DataFrame
-from moejax.wording import command, shown, some
+from moejax.wording import argument, shown, some
 
 Rows = Bool[np.ndarray, " rows"]
 """Mask of rows."""
@@ -180,12 +180,12 @@ def training_notes(table: RunTable, runs: Runs) -> list[str]:
         return [
             f"Rows that differ only in tokens form one group ({groups} groups), like checkpoints of one training run, "
             f"but the column {column} names each row differently. If the rows are separate training runs, pass "
-            f"{command('--group', column)}."
+            f"{argument('group', column)}."
         ]
     split = table.frame.assign(_group=runs.group).groupby(column, sort=False)["_group"].nunique()
     if not (split > 1).any():
         return []
     return [
         f"{int((split > 1).sum())} of {len(split)} names in the column {column} have rows in several groups, which "
-        f"count as independent. If the rows of a name are one training run, pass {command('--group', column)}."
+        f"count as independent. If the rows of a name are one training run, pass {argument('group', column)}."
     ]

@@ -16,7 +16,7 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, POSSIBLE, THOUSAND, WORDS, kind_of
 from moejax.quantities import format
 from moejax.run_table import DataFrame
-from moejax.wording import lies, listed
+from moejax.wording import argument, lies, listed
 
 Values = Float[np.ndarray, " rows"]
 
@@ -74,7 +74,9 @@ def check_units(
     if trusted_by:
         return {}, [f"Units accepted by {trusted_by}: {why}." for why in wrong.values()]
     if reasons := [why for name, why in wrong.items() if name in (inputs or wrong) or name in contradicted]:
-        raise UserError(f"{named}: {'; '.join(reasons)}. If the numbers are correct, pass --trust-units.")
+        raise UserError(
+            f"{named}: {'; '.join(reasons)}. If the numbers are correct, pass {argument('trust_units', True)}."
+        )
     return wrong, []
 
 
@@ -96,7 +98,7 @@ def _out_of_range(
     said = f"{lies(name, shown.min(), shown.max(), where)}, but a run has {limit} {WORDS[kind]}"
     factors = _factors(name, shown, wrong if some_only else None, values, sources) if few.any() else []
     if not factors:
-        return f"{said}; give plain {WORDS[kind]} (--map {name}='… * FACTOR')"
+        return f"{said}; give plain {WORDS[kind]} ({map_option(name, '… * FACTOR')})"
     units = listed([_word(kind, factor) for factor in factors], "or")
     named = f", as its name {sources[name].expression} suggests" if factors == [sources[name].unit] else ""
     remedies = [_remedy(name, factor, sources, low if some_only else None) for factor in factors]
@@ -323,7 +325,7 @@ def swapped(frame: DataFrame, inputs: Sequence[str], read_from: Mapping[str, str
 
     def if_they_are(one: str, other: str) -> str:
         first, second = (read_from.get(name, name) for name in (one, other))
-        return f"If the two columns are swapped, pass {map_option(one, second)} {map_option(other, first)}."
+        return f"If the two columns are swapped, pass {argument('mapping', {one: second, other: first})}."
 
     notes = []
     size = next((name for name in ("params_active", "params_total") if name in inputs), None)

@@ -31,7 +31,7 @@ from moejax.fit.uncertainty.undetermined import FLAT, undetermined
 from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
 from moejax.laws.law import Law, coefficients, is_power
-from moejax.wording import command, counted, some
+from moejax.wording import argument, command, counted, some
 
 Matrix = Float[np.ndarray, "free free"]
 
@@ -215,7 +215,7 @@ def with_uncertainty(
 def _few_draws(result: FitResult, count: int, by: str, remedy: str = "") -> str:
     return (
         f"with {counted(result.free, 'coefficient')} the law passes through all {counted(count, by)}, so no residuals "
-        f"are left to estimate the errors; train more {by}s, or fix coefficients (--fix){remedy}"
+        f"are left to estimate the errors; train more {by}s, or fix coefficients ({argument('fixed')}){remedy}"
     )
 
 
@@ -223,7 +223,9 @@ def _apart(by: str, several: bool) -> str:
     """Return the remedy if the runs of a group may be independent."""
     if by != "group" or not several:
         return ""
-    return "; if runs of a group are independent, name a column that distinguishes them (--group COLUMN)"
+    return (
+        f"; if runs of a group are independent, name a column that distinguishes them ({argument('group', 'COLUMN')})"
+    )
 
 
 def _itself(law: Law) -> Law:

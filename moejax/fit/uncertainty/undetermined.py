@@ -25,7 +25,7 @@ from moejax.interval import Interval
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import value_of
 from moejax.laws.law import Law, coefficients
-from moejax.wording import command
+from moejax.wording import argument
 
 LIKELIHOOD_RATIO = 2.706
 """Limit on twice a local optimum's log-likelihood deficit: the 90 % quantile of chi-squared with one degree."""
@@ -192,9 +192,9 @@ def how_to_determine(law: Law, names: Sequence[str]) -> str:
     every = next((PUBLISHED[key] for key, known in LAWS.items() if known is type(law)), {})
     published = next(iter(every.values()), None)
     if published is None or name not in plain:
-        option = command("--fix", f"{name}=VALUE")
+        option = argument("fixed", {name: "VALUE"})
     else:
-        option = f"{command('--fix', f'{name}={float(getattr(published.law, name)):.4g}')} ({published.source})"
+        option = f"{argument('fixed', {name: f'{float(getattr(published.law, name)):.4g}'})} ({published.source})"
     return (
         f"Fix an undetermined coefficient at a known value, for example with {option}; or train runs that determine it."
     )

@@ -24,7 +24,7 @@ from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
 from moejax.report.figures.runs import range_of, split_into_classes
-from moejax.report.figures.style import INK, classes
+from moejax.report.figures.style import BLUE, INK, MUTED, classes
 from moejax.run_table import DataFrame
 
 SIZES = ("params_active", "params_total", "params_embedding")
@@ -207,6 +207,8 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     curves, runs = table[table["kind"] == CURVE], table[table["kind"] == RUN]
     families = list(dict.fromkeys(curves["family"]))
     lost, banded, series = False, False, []
+    alike = len(families) > 1 and _same_curves(curves, families)
+    level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
     for family, colour in zip(families, classes(len(families)), strict=True):
         points, line = runs[runs["family"] == family], curves[curves["family"] == family].sort_values("flops")
         low, high = (column(line, name) if name in line else np.full(len(line), np.nan) for name in ("low", "high"))
@@ -215,29 +217,35 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         if len(points):
             x, y = column(points, "flops"), column(points, "loss")
             series.append(Series(label=family, x=x, y=y, mark="points", colour=colour))
+        if alike and family != families[-1]:
+            continue
         series.append(
             Series(
-                label=f"{family}, lowest loss",
+                label=f"{'all families' if alike else family}, lowest loss",
                 x=column(line, "flops"),
                 y=column(line, "loss"),
                 low=low,
                 high=high,
                 mark="dashed" if np.isnan(low).all() else "line",
-                colour=colour,
+                colour=INK if alike else colour,
                 in_legend=not len(points),
             )
         )
+    best = f"lowest loss by the law{f', {level} interval' if banded and level else ''}"
+    colour = INK if alike else MUTED if len(families) > 1 else BLUE
+    mark = "line" if banded else "dashed"
+    legend = [Series(label=best, x=[], y=[], mark=mark, colour=colour)] if len(runs) else []
     top, bottom = _view(runs, curves)
     for flops in column(table[table["kind"] == TARGET], "flops"):
         label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", colour=INK))
-    level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
     method = str(table["method"].iloc[0]) if "method" in table else ""
     bands = f"{level} intervals, {method}".strip(" ,")
-    note = f"lines: lowest loss at each budget; bands: {bands}"
     band = f"Bands are {bands}." + (" Dashed lines have none." if lost else "")
     if not banded:
-        note, band = "lines: least loss of each budget", "There are no intervals: lines are dashed."
+        band = "There are no intervals: lines are dashed."
+    if alike:
+        band = f"The law gives all families the same line. {band}"
     said = (
         "Lines show the law's lowest loss at each budget, over sizes with the proportions of the family's typical run; "
         f"tokens use up the budget. {band} A run lies above its line because its size is not optimal, or because of "
@@ -246,10 +254,16 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     return figure(
         "Loss against compute, with the law",
         said + inputs.whose,
-        [Panel(x=FLOPS, y=replace(LOSS, scale="log"), series=series, ylim=(bottom, top), note=note)],
+        [Panel(x=FLOPS, y=replace(LOSS, scale="log"), series=series, ylim=(bottom, top), legend=legend)],
         columns=1,
         height=3.6,
     )
+
+
+def _same_curves(curves: DataFrame, families: list[str]) -> bool:
+    """Return whether all families have the same curve, because the law does not read what distinguishes them."""
+    first, *others = (column(curves[curves["family"] == one].sort_values("flops"), "loss") for one in families)
+    return all(len(one) == len(first) and np.allclose(one, first, rtol=1e-3) for one in others)
 
 
 def _view(runs: DataFrame, curves: DataFrame) -> tuple[float, float]:

@@ -153,10 +153,10 @@ def starts(inputs: FigureInputs) -> Figure:
     near = above <= 1e-4
     rank = np.arange(1, len(value) + 1)
     panel = Panel(
-        x=Axis("rank", "start, best first"),
-        y=Axis("objective_above_lowest_share", "objective over the lowest, minus 1", "log"),
+        x=Axis("rank", "initial guess, best first"),
+        y=Axis("objective_above_lowest_share", "objective / lowest − 1", "log"),
         series=[
-            Series(label="reaches the lowest objective", x=rank[near], y=np.maximum(above[near], 1e-10), mark="points"),
+            Series(label="reached the lowest objective", x=rank[near], y=np.maximum(above[near], 1e-10), mark="points"),
             Series(label="ended elsewhere", x=rank[~near], y=above[~near], mark="squares", colour=ORANGE),
         ],
         level=1e-4,

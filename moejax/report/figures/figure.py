@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.laws.law import Law
 from moejax.report.figures.style import PAPER, RC
+from moejax.report.render import latex_text
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
 
@@ -46,20 +48,75 @@ class Figure:
         writer.writerows({name: inert(value) for name, value in row.items()} for row in self.rows)
         return text.getvalue()
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, width: float | None = None) -> Path:
         """Write the drawing as PNG, SVG or PDF, by the suffix of the path; an existing file is replaced.
 
+        Args:
+          width: width in inches, such as 3.3 for a column of a two-column paper, for figures of one panel. Height and
+            fonts keep their size. By default 7.2, the width of a page.
+
         Raises:
-          UserError: the suffix is not supported.
+          UserError: the suffix is not supported, or the width is not between ``NARROWEST`` and ``WIDEST``.
+
+        Example:
+          >>> figure.save("loss.pdf", width=3.3)
         """
         path = Path(path)
         if (suffix := path.suffix[1:]) not in FORMATS:
             raise UserError(
                 f"{path} is not a figure file name; end it with one of {', '.join(f'.{f}' for f in FORMATS)}."
             )
-        with atomic_write(path) as partial:
+        if width is not None and not NARROWEST <= width <= WIDEST:
+            raise UserError(f"width is {width:g} inches; give a number from {NARROWEST:g} to {WIDEST:g}.")
+        with atomic_write(path) as partial, self._of_width(width):
             self._write(partial, suffix)
         return path
+
+    @contextlib.contextmanager
+    def _of_width(self, width: float | None) -> Iterator[None]:
+        """Change the drawing's width while it is written, with fewer columns of legends in a narrow drawing."""
+        if width is None:
+            yield
+            return
+        usual, legends = self.drawing.get_size_inches().copy(), list(self.drawing.legends)
+        self.drawing.set_size_inches(width, usual[1])
+        narrow = []
+        for legend in legends:
+            legend.set_visible(False)
+            legend.set_in_layout(False)
+            names = [text.get_text() for text in legend.get_texts()]
+            columns = max(1, int(legend._ncols * width / usual[0]))  # type: ignore[attr-defined]
+            handles = legend.legend_handles
+            with rc_context(RC):
+                narrow.append(self.drawing.legend(handles, names, loc="outside lower center", ncols=columns))  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            self.drawing.set_size_inches(*usual)
+            for legend in narrow:
+                legend.remove()
+            for legend in legends:
+                legend.set_visible(True)
+                legend.set_in_layout(True)
+
+    def to_latex(self, path: str | Path) -> str:
+        """Return a LaTeX figure environment that includes the file at ``path`` with the title and the caption.
+
+        Example:
+          >>> path = figure.save("loss.pdf")
+          >>> print(figure.to_latex(path))
+        """
+        path = Path(path)
+        return "\n".join(
+            [
+                r"\begin{figure}",
+                r"  \centering",
+                rf"  \includegraphics[width=\linewidth]{{{path.as_posix()}}}",
+                rf"  \caption{{{latex_text(f'{self.title}. {self.caption}')}}}",
+                rf"  \label{{fig:{path.stem}}}",
+                r"\end{figure}",
+            ]
+        )
 
     def __repr__(self) -> str:
         # A notebook keeps this text next to the image.
@@ -72,18 +129,33 @@ class Figure:
 
     def _write(self, into: Any, suffix: str, dots_per_inch: int | None = None) -> None:
         with rc_context(RC):
+            words = {CAPTIONS[suffix]: self.caption, "Title": self.title}
             self.drawing.savefig(
-                into, format=suffix, dpi=dots_per_inch or DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
+                into,
+                format=suffix,
+                dpi=dots_per_inch or DOTS_PER_INCH,
+                facecolor=PAPER,
+                metadata=FORMATS[suffix] | words,
             )
 
 
 DOTS_PER_INCH = 200
+NARROWEST, WIDEST = 2.0, 20.0
+"""Limits of a saved figure's width, in inches."""
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 """File formats, each with the metadata keys to remove because they contain the date."""
+CAPTIONS = {"png": "Description", "svg": "Description", "pdf": "Subject"}
+"""Metadata keys of the caption, by file format."""
+
+
+def styled(draw: Callable[[], Figure]) -> Figure:
+    """Return a figure drawn in the style of all figures."""
+    with rc_context(RC):
+        return draw()
 
 
 def write_figure(

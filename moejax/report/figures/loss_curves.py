@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from moejax.design.schedule import BestSchedule
 from moejax.fit.curves.annealed import LEVEL, AnnealedLosses
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, columns_of, figure
+from moejax.report.figures.panels import LOSS, MARKS, TOKENS, Axis, Panel, Series, columns_of, figure
 from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, SERIES, WIDTH_INCHES, coloured, grid
 from moejax.report.findings import Findings
 from moejax.result import size
@@ -154,11 +155,14 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     table = inputs.table
     runs = list(dict.fromkeys(table["run"]))
     drawing, (axes,) = grid(1, 1, height_inches=3.8)
-    for run, colour in coloured(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False):
+    colours = dict(coloured(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False))
+    named, branched = len(runs) <= LEGEND, bool((table["phase"] != TRUNK).any())
+    validated = "validation_loss" in table and bool(table["validation_loss"].notna().any())
+    for run, colour in colours.items():
         for phase, own in table[table["run"] == run].groupby("phase", sort=False):
             few = own.iloc[:: max(1, len(own) // MOST)]
             drawn = few if few.index[-1] == own.index[-1] else pd.concat([few, own.iloc[-1:]])
-            style: dict[str, Any] = {"label": run} if phase == TRUNK else {"linestyle": (0, (4, 2))}
+            style: dict[str, Any] = {} if phase == TRUNK else {"linestyle": (0, (4, 2))}
             axes.plot(drawn["tokens"], drawn["smoothed"], color=colour, **style)
             if phase != TRUNK:
                 axes.plot(own["tokens"].iloc[0], own["smoothed"].iloc[0], "|", color=colour, markersize=9)
@@ -172,12 +176,27 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
         axes.set_ylim(low - margin, high + margin)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     axes.set(xlabel="training tokens", ylabel="loss, nats/token")
-    if len(runs) <= LEGEND:
-        drawing.legend(loc="outside lower center", ncols=columns_of([str(run) for run in runs]))
+    handles = [Line2D([], [], label=str(run), color=colour) for run, colour in colours.items()] if named else []
+    handles += [
+        Line2D([], [], color=MUTED, label=label, **MARKS[mark])
+        for label, mark, shown in (
+            ("training loss, smoothed", "line", True),
+            ("branch with decaying learning rate", "dashed", branched),
+            ("validation loss", "open", validated),
+        )
+        if shown
+    ]
+    drawing.legend(
+        handles=handles, loc="outside lower center", ncols=columns_of([str(one.get_label()) for one in handles])
+    )
+    shown = f"{runs[0]}, one" if len(runs) == 1 else f"{len(runs):,}"
+    branches = " Dashed lines are branches with a decaying learning rate, from the tick on their trunk to their budget."
+    circles = " Circles are the validation loss."
+    ramp = f" Colours follow the order of the {len(runs)} runs in the data."
     return Figure(
         "Loss over tokens",
-        "Lines are the smoothed training loss; dashed lines are branches with a decaying learning rate, from the "
-        "tick on their trunk to their budget. Circles are the validation loss." + inputs.whose,
+        f"Loss of {shown} training run{'' if len(runs) == 1 else 's'} over training tokens. Lines are the smoothed "
+        f"training loss.{branches * branched}{circles * validated}{ramp * (not named)}{inputs.whose}",
         drawing,
         table.to_dict("records"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -93,6 +93,8 @@ class Panel:
     """Text in the upper right corner."""
     corner: str = ""
     """Text in the lower right corner."""
+    legend: Sequence[Series] = ()
+    """Entries of the legend without points, such as one line that stands for several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,9 @@ class Field:
 MOST_TICKS = {1: 9, 2: 6, 3: 4}
 """Maximum number of ticks on a horizontal axis, by the number of panels in a row."""
 
+MARGIN = 0.05
+"""Share of an axis beyond its data, on each side."""
+
 LARGEST_AREA = 60.0
 """Area of the largest point, in square points."""
 
@@ -134,7 +139,8 @@ def draw(
         axes.set_title(panel.title)
         most_ticks = MOST_TICKS[min(columns, len(panels))] - (panel.x.scale == "quantity")
         scale_axis(axes, "x", panel.x, _values(panel, "x"), most_ticks)
-        scale_axis(axes, "y", panel.y, _values(panel, "y"), 6)
+        limits = panel.ylim if isinstance(panel, Panel) else None
+        scale_axis(axes, "y", panel.y, _values(panel, "y"), 6, margin=0.0 if limits else MARGIN)
         axes.set_xlabel(panel.x.words)
         if not (sharey and number % columns):
             axes.set_ylabel(panel.y.words)
@@ -206,6 +212,8 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float) -> l
     for series in panel.series:
         _series(axes, series, most)
         _name(series, known)
+    for entry in panel.legend:
+        _name(entry, known, drawn=False)
     if panel.diagonal:
         _same_axes(axes, panel)
     if panel.ylim:
@@ -237,7 +245,9 @@ def _series(axes: Axes, series: Series, most: float, *, clip_off: bool = False) 
     )
 
 
-def _name(series: Series, known: dict[str, Line2D]) -> None:
+def _name(series: Series, known: dict[str, Line2D], *, drawn: bool = True) -> None:
+    if drawn and not np.size(series.x):
+        return
     if series.in_legend and series.label and series.label not in known:
         known[series.label] = Line2D([], [], color=series.colour, label=series.label, **MARKS[series.mark])
 
@@ -301,8 +311,12 @@ def _values(panel: Panel | Field, which: str) -> np.ndarray:
     return values if len(values) else np.array([1.0])
 
 
-def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int) -> None:
-    """Set the scale and ticks of an axis; a logarithmic axis has about ``most`` ticks at round numbers."""
+def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int, *, margin: float = MARGIN) -> None:
+    """Set the scale and ticks of an axis; a logarithmic axis has about ``most`` ticks at round numbers.
+
+    Args:
+      margin: share of the axis beyond the values, on each side.
+    """
     own = axes.xaxis if which == "x" else axes.yaxis
     if axis.scale == "linear":
         own.set_major_locator(MaxNLocator(min(most, 5) if which == "x" else 6))
@@ -312,20 +326,25 @@ def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int
         ticks = [tick for tick in IDLE_TICKS if values.min() <= tick * 1.001 and tick <= values.max() * 1.001]
         (axes.invert_xaxis if which == "x" else axes.invert_yaxis)()
     else:
-        ticks = log_ticks(float(values.min()), float(values.max()), most)
+        ticks = log_ticks(float(values.min()), float(values.max()), most, margin)
     own.set_major_locator(FixedLocator(ticks))
     own.set_minor_locator(NullLocator())
-    own.set_major_formatter(FuncFormatter(lambda value, _: WRITTEN[axis.scale](value)))
+    write = WRITTEN[axis.scale]
+    if axis.scale == "log" and ticks and min(ticks) >= 1e-2 and max(ticks) < min(1e4, 10 * min(ticks)):
+        # Evenly spaced ticks have equally many decimals: 2.0, 2.5, 3.0.
+        decimals = max(len(f"{tick:.12g}".partition(".")[2]) for tick in ticks)
+        write = f"{{:.{decimals}f}}".format
+    own.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
 
 
 IDLE_TICKS = (1.0, 0.5, 0.2, 0.05, 0.02)
 """Active shares of experts at the sparsity ticks 0, 50, 80, 95 and 98 %."""
 
 
-def log_ticks(low: float, high: float, most: int) -> list[float]:
+def log_ticks(low: float, high: float, most: int, margin: float = MARGIN) -> list[float]:
     """Return about ``most`` round ticks between two numbers, or more if the range has no round number."""
-    margin = (high / low) ** 0.05
-    low, high = low / margin, high * margin
+    beyond = (high / low) ** margin
+    low, high = low / beyond, high * beyond
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     tried = []
     for subs in ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)):
@@ -334,10 +353,21 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     best = max((ticks for ticks in tried if len(ticks) <= most), key=len, default=[])
     if len(tried[2]) > most:
         return tried[2][:: -(-len(tried[2]) // most)]
-    if len(best) > (1 if high > 8 * low else 2):
+    if len(best) > (1 if high > 8 * low else 3):
         return best
-    even = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
-    return [float(tick) for tick in even if low <= tick <= high and tick > 0] or best
+    # Over less than a decade, evenly spaced ticks are closer to each other and easier to read than 2, 3, 5.
+    return max([*_even_ticks(low, high, most), best], key=len) if high > low else best
+
+
+def _even_ticks(low: float, high: float, most: int) -> Iterator[list[float]]:
+    """Yield evenly spaced round ticks between two numbers, for every spacing that has at most ``most`` ticks."""
+    largest = int(np.floor(np.log10(high - low)))
+    for power in (largest - 1, largest):
+        for sub in (1.0, 2.0, 2.5, 5.0):
+            spacing = sub * 10.0**power
+            first, last = int(np.ceil(low / spacing)), int(np.floor(high / spacing))
+            if first > 0 and last - first < most:
+                yield [float(f"{number * spacing:.12g}") for number in range(first, last + 1)]
 
 
 def _number(value: float) -> str:
@@ -364,6 +394,8 @@ def _same_axes(axes: Axes, panel: Panel) -> None:
     else:
         margin = 0.06 * np.ptp(values) or 0.1
         low, high = values.min() - margin, values.max() + margin
+        for own in (axes.xaxis, axes.yaxis):
+            own.set_major_locator(MaxNLocator(4))
     axes.axline((low, low), (high, high), color=MUTED, linewidth=0.9, zorder=1)
     axes.set(xlim=(low, high), ylim=(low, high))
     axes.set_aspect("equal", adjustable="box")

@@ -274,12 +274,14 @@ def compared_laws(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Fi
     for law, axes in zip(comparison.laws, panels, strict=True):
         own = [*_fitted(law, runs, rows), *_held_out(comparison, law, runs, rows)]
         _panel(axes, own, limits)
-        axes.set_title(f"{law.name}\nRMSE {law.fit.metrics.rmse_of(law.fit.output):.4f}, held out {law.rmse:.4f}")
+        axes.set_title(law.name)
+        errors = f"RMSE {law.fit.metrics.rmse_of(law.fit.output):.4f}\nheld out {law.rmse:.4f}"
+        axes.text(0.97, 0.04, errors, transform=axes.transAxes, ha="right", va="bottom", fontsize=7.5, color=MUTED)
         data += own
     for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)
-    panels[0].xaxis.set_major_locator(MaxNLocator(5))
-    panels[0].yaxis.set_major_locator(MaxNLocator(5))
+    panels[0].xaxis.set_major_locator(MaxNLocator(4))
+    panels[0].yaxis.set_major_locator(MaxNLocator(4))
     panels[0].set(xlim=limits, ylim=limits)
     panels[0].legend(loc="upper left")
     words = with_unit(runs.output)

@@ -271,6 +271,7 @@ def plan_bars(inputs: FigureInputs) -> Figure:
     plans = list(dict.fromkeys(table["plan"]))
     parts = list(dict.fromkeys(table["part"]))
     colours = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
+    limited = "limit" in table and bool(table["limit"].notna().any())
     lines = sum(1 + str(plan).count("\n") for plan in plans)
     drawing, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * lines, sharey=True)
     for quantity, axes in zip(quantities, panels, strict=True):
@@ -296,11 +297,15 @@ def plan_bars(inputs: FigureInputs) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
     panels[0].invert_yaxis()
-    handles = [Patch(color=colours[part], label=str(part)) for part in parts]
-    drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(parts), 5), handlelength=1.0)
+    handles: list[Patch | Line2D] = [Patch(color=colours[part], label=str(part)) for part in parts]
+    if limited:
+        handles.append(Line2D([], [], color=RED, linewidth=1.2, linestyle="--", label="available on the chip"))
+    drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5), handlelength=1.4)
     return Figure(
         "Plans, part by part",
-        "What each plan needs on one chip; the dashed line is what the chip has." + inputs.whose,
+        "Memory and time of a training step on one chip, by component; numbers are totals."
+        + " The dashed line is the memory of the chip." * limited
+        + inputs.whose,
         drawing,
         table.to_dict("records"),
     )

@@ -20,7 +20,7 @@ BY = ("sparsity", "expansion", "active_experts", "params_active")
 CLEARLY = 1.25
 CLASSES = 5
 EQUAL = 0.02
-"""Relative difference within which values of the colour column count as equal."""
+"""Relative difference within which values of the colour column, and FLOPs of the frontier, count as equal."""
 POINTS = 2000
 """Maximum number of points; a larger table is sampled evenly, and every run of the frontier is kept."""
 
@@ -29,7 +29,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     """Draw loss against training FLOPs, with the frontier: the lowest loss of all runs with at most as much compute."""
     table = inputs.table[["loss", "flops", *[name for name in BY if name in inputs.table]]]
     table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
-    best = frontier(table, "flops")
+    best = _distinct(frontier(table, "flops"))
     shown = table if len(table) <= POINTS else table.iloc[np.unique(np.linspace(0, len(table) - 1, POINTS).astype(int))]
     series = _by_class(shown)
     line = len(best) > 1  # A line of one run would be invisible.
@@ -51,6 +51,13 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         columns=1,
         height=3.4,
     )
+
+
+def _distinct(best: DataFrame) -> DataFrame:
+    """Return the best of runs whose FLOPs differ by less than ``EQUAL``, such as by the rounding of tokens."""
+    flops = column(best, "flops")
+    keeps = [i + 1 == len(flops) or flops[i + 1] > (1 + EQUAL) * flops[i] for i in range(len(flops))]
+    return best[keeps]
 
 
 def _by_class(table: DataFrame) -> list[Series]:
