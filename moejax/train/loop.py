@@ -38,11 +38,11 @@ from moejax.train.hooks import (
     is_due,
 )
 from moejax.train.host import decides_programs, fix_threads, release_memory
+from moejax.train.initial_weights import initial_weights_sha256, state_from_weights
 from moejax.train.opening import PREPARING_SECONDS, open_data, open_runs, report_disk_errors, report_memory
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
 from moejax.train.run import RunCheckpoints, TrainingRun
-from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import HangWatch, Stop, Stopped
 from moejax.train.training import Phase, Recipe, Training, phases
@@ -250,13 +250,15 @@ class Trainer:
 
     def initial_state(self) -> TrainState:
         """Return the state before the first step: random weights, or the recipe's initial weights."""
+        if not self.recipe.initial_weights.source:
+            return self.program.stack([self.program.init(run.training.seed) for run in self.runs])
 
         def begin() -> None:
             for run in self.runs:
                 run.begin_with(initial_weights_sha256(run.training))
 
         def states() -> list[TrainState]:
-            return [first_state(run.training, self.program, self.log) for run in self.runs]
+            return [state_from_weights(run.training, self.program, self.log) for run in self.runs]
 
         self.group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
         return self.program.stack(self.group.run_or_abort(states, wait_seconds=PREPARING_SECONDS))

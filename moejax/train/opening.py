@@ -23,11 +23,11 @@ from moejax.train.directory.metrics import open_loggers
 from moejax.train.directory.row import versions
 from moejax.train.directory.row_file import check_row, read_row, row_file
 from moejax.train.host import of_all, unfixed
+from moejax.train.initial_weights import check_initial_weights
 from moejax.train.mesh import make_mesh
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.run import TrainingRun
-from moejax.train.start import check_initial_weights
 from moejax.train.training import Training, phases, shared_settings, vmapped_runs
 from moejax.wording import says, told
 

@@ -174,8 +174,6 @@ class TrainingRun:
     def begin_with(self, weights: str) -> None:
         """Record the SHA-256 of the initial weights; raise ``UserError`` if it differs from an earlier start."""
         source, path = self.training.recipe.initial_weights.source, self.folder / INITIAL_WEIGHTS
-        if not weights:
-            return
         if not path.exists():
             write_json(path, {"source": source, "sha256": weights})
         elif read_json(path, {"sha256": str}, remedy=_REMEDY)["sha256"] != weights:

@@ -99,10 +99,10 @@ class PlanCommand(ConfigOptions, name="plan"):
             raise UserError(_too_large(plans[0], training, topology))
 
     def _training(self) -> Training:
-        from moejax.train.auto import choose_hyperparameters
-        from moejax.train.training import Training
+        from moejax.cli.config_file import load
+        from moejax.train.training import Training, choose_hyperparameters
 
-        training = choose_hyperparameters(self.load(Training)).training
+        training = choose_hyperparameters(load(Training, self.config, self.overrides)).training
         recipe = training.recipe
         if self.mesh is not None:
             recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(self.mesh)))

@@ -209,15 +209,16 @@ class TrainCommand(ExportableOptions, name="train"):
         return 0
 
     def _training(self) -> tuple[Training, Path, tuple[str, ...]]:
-        from moejax.train.auto import choose_hyperparameters
-        from moejax.train.training import Training
+        from moejax.cli.config_file import load
+        from moejax.train.training import Training, choose_hyperparameters
 
         if self.config:
-            chosen = choose_hyperparameters(self.load(Training))
+            chosen = choose_hyperparameters(load(Training, self.config, self.overrides))
             training, derivation = chosen.training, chosen.derivation
         else:
             training, derivation = _saved(Path(str(self.out))), ()
-        self.check_exportable({training.name: training.architecture})
+        if self.exportable is not None:
+            self.check_exportable({training.name: training.architecture})
         return training, Path(self.out or f"runs/{training.name}"), derivation
 
 

@@ -10,8 +10,7 @@ from moejax.config import build, dump
 from moejax.laws.budget.peak_rate import LAWS, counted, peak_rate
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
-from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Training
+from moejax.train.training import Training, choose_hyperparameters
 
 
 def left_open(training, **changes):
