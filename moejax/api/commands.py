@@ -303,11 +303,14 @@ def train(
     """
     training = _training(training)
     chosen = choose_hyperparameters(training)
-    if chosen.derivation:
-        say(*chosen.derivation)
     folder = Path(out or f"runs/{training.name}")
     rows = train_in(
-        chosen.training, folder, data_folder=Path(data) if data else None, accept_changes=accept_changes, log=say
+        chosen.training,
+        folder,
+        data_folder=Path(data) if data else None,
+        accept_changes=accept_changes,
+        log=say,
+        on_accepted=lambda: say(*chosen.derivation) if chosen.derivation else None,
     )
     return dataclasses.replace(trained(rows, folder), data=rows)
 

@@ -349,6 +349,14 @@ class Training:
                 f"num_mtp_layers or raise data.sequence_length."
             )
 
+    def check_vocabulary(self, tokens: int, source: str) -> None:
+        """Raise ``UserError`` if a text of ``tokens`` different tokens exceeds the model's vocabulary."""
+        if self.architecture.vocab_size < tokens:
+            raise UserError(
+                f"vocab_size is {self.architecture.vocab_size}, but {source} has tokens up to {tokens - 1}; set "
+                f"vocab_size to at least {tokens}."
+            )
+
     def check_mesh(self, mesh: Mesh | AbstractMesh) -> None:
         """Raise ``UserError`` if a batch, the experts, or their hidden units cannot be split over a mesh."""
         recipe = self.recipe

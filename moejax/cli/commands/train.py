@@ -179,8 +179,6 @@ class TrainCommand(ExportableOptions, name="train"):
 
         speaks = group.is_main and (self.parent is None or group.count > 1)
         training, folder, derivation = group.run_or_abort(self._training)
-        if derivation and group.is_main:
-            say(*derivation)
         try:
             with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
                 rows = train(
@@ -196,6 +194,7 @@ class TrainCommand(ExportableOptions, name="train"):
                     profile=self.profile,
                     log=lambda text: say(f"moejax: {text}"),
                     progress=progress,
+                    on_accepted=lambda: say(*derivation) if derivation else None,
                 )
         except Stopped as stopped:
             if group.is_main:
