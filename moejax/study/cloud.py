@@ -49,9 +49,7 @@ class CloudEngine:
         """Return the service's name of a training run. It depends only on the training, so that no training runs
         twice.
         """
-        # The name of a training run that was launched without a study already begins with the study's name.
-        study = "" if f"{task.name}-".startswith(f"{self.study_name}-") else f"{self.study_name}-"
-        return kubernetes_name(f"{study}{task.name}-{self._mark(task.study, task.name)}")
+        return kubernetes_name(f"{task.job_name(self.study_name)}-{self._mark(task.study, task.name)}")
 
     def study_label(self, task: Task) -> str:
         """Return the service's label for a study. Studies with the same name in different folders have different
