@@ -13,7 +13,7 @@ from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.memory import training_memory
-from moejax.plan.analytic_estimate import step_bytes
+from moejax.plan.analytic_estimate import step_memory
 from moejax.plan.search import ROOM
 from moejax.say import say
 from moejax.sharding import MESH_AXES
@@ -269,7 +269,7 @@ def chips_for(
 ) -> int:
     """Return the smallest available number of devices that holds a training run's step and divides its mesh and batch.
 
-    Each of several ``slices`` holds all of the state. The memory of a step is an estimate (``step_bytes``), so if only
+    Each of several ``slices`` holds all of the state. The memory of a step is an estimate (``step_memory``), so if only
     one number is available, an excess is only a warning.
 
     Raises:
@@ -293,7 +293,7 @@ def chips_for(
             except UserError as error:
                 why = why or f" Of {size:,}: {error}"
                 continue
-            needed[size] = step_bytes(training, axes, "tpu" if device.torus_dimensions else "gpu")
+            needed[size] = step_memory(training, axes, "tpu" if device.torus_dimensions else "gpu").total
             if needed[size] <= ROOM * device.memory_bytes:
                 return size
     if not needed:
