@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from moejax.errors import UserError
@@ -87,20 +87,24 @@ def with_plugins(
     for point in entry_points(group=group):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         try:
+            _check_free([point.name], taken)
             found = _load(point, kind)
-            names = (point.name, *aliases(found))
-            if doubled := next((name for name in names if name in taken), None):
-                raise UserError(f"has the name or alias {doubled!r} of another plugin or a built-in one")
+            _check_free(aliases(found), taken)
         except UserError as error:
             problem = f"The package {package} (entry point {point.name!r} of {group}) {told(error)}"
             _UNUSABLE[group, point.name] = f"{problem}. Change or uninstall it."
             continue
         merged[point.name] = found
-        taken.update(names)
+        taken |= {point.name, *aliases(found)}
     if unusable := [error for key, error in _UNUSABLE.items() if key[0] == group]:
         others = f" {len(unusable) - 1} more cannot be used." if len(unusable) > 1 else ""
         say(f"moejax: {unusable[0]} Until then it is ignored.{others}")
     return merged
+
+
+def _check_free(names: Sequence[str], taken: Collection[str]) -> None:
+    if doubled := next((name for name in names if name in taken), None):
+        raise UserError(f"has the name or alias {doubled!r} of another plugin or a built-in one")
 
 
 def _load(point: EntryPoint, kind: type[V] | None) -> V:
