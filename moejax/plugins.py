@@ -6,11 +6,15 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TypeVar, cast
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from moejax.errors import UserError
+from moejax.say import say
 from moejax.wording import told
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NAME = re.compile("[a-z][a-z0-9_]*")
 """Pattern of the names of plugins."""
@@ -18,18 +22,28 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class LazyDict(MutableMapping[K, V]):
-    """A dictionary that a function fills at the first use, so that plugins can import moejax before it is filled."""
+_UNUSABLE: dict[tuple[str, str], str] = {}
+"""Errors of plugins that cannot be used, by group of entry points and name."""
 
-    def __init__(self, make: Callable[[], dict[K, V]]) -> None:
-        self._make = make
+
+class LazyDict(MutableMapping[K, V]):
+    """A dictionary that a function fills at the first use, so that plugins can import moejax before it is filled.
+
+    With the name of a ``group`` of entry points, looking up a plugin that cannot be used raises ``UserError``.
+    """
+
+    def __init__(self, make: Callable[[], dict[K, V]], group: str = "") -> None:
+        self._make, self._group = make, group
 
     @functools.cached_property
     def _filled(self) -> dict[K, V]:
         return self._make()
 
     def __getitem__(self, key: K) -> V:
-        return self._filled[key]
+        filled = self._filled
+        if key not in filled and (error := _UNUSABLE.get((self._group, str(key)))):
+            raise UserError(error)
+        return filled[key]
 
     def __setitem__(self, key: K, value: V) -> None:
         self._filled[key] = value
@@ -48,39 +62,68 @@ class LazyDict(MutableMapping[K, V]):
         vars(self).pop("_filled", None)
 
 
-def with_plugins(own: Mapping[str, V], group: str, kind: type[V] | None = None) -> dict[str, V]:
-    """Return moejax's own entries and those of a group of entry points, keyed by name.
+def with_plugins(
+    own: Mapping[str, V],
+    group: str,
+    kind: type[V] | None = None,
+    aliases: Callable[[V], Sequence[str]] = lambda entry: (),
+) -> dict[str, V]:
+    """Return moejax's own entries and those of a group of entry points, by name.
 
-    ``kind`` is the class of the entries, whose ``name`` must equal the entry point's name; None for functions.
+    Plugins that cannot be used are left out. One message names them, and only a command that asks for one of them
+    fails (``LazyDict``).
 
-    Raises:
-      UserError: a plugin has an invalid or existing name, cannot be imported, or is not an object of this kind.
+    Args:
+      kind: class of the entries, whose ``name`` must equal the entry point's name; None for functions.
+      aliases: function that returns further names of an entry, which must be unique too.
     """
     # The import takes longer than moejax --help.
     from importlib.metadata import entry_points
 
     merged = dict(own)
+    taken = {name for key, entry in own.items() for name in (key, *aliases(entry))}
+    for key in [key for key in _UNUSABLE if key[0] == group]:
+        del _UNUSABLE[key]
     for point in entry_points(group=group):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-        where, remedy = f"Entry point {point.name!r} of package {package} ({group})", "Fix or uninstall the package."
-        if not NAME.fullmatch(point.name):
-            raise UserError(f"{where} has an invalid name; use lower-case letters, digits and underscores. {remedy}")
-        if point.name in merged:
-            raise UserError(f"{where} has the name of another plugin or of a built-in entry. {remedy}")
         try:
-            # A package may print during its import, but stdout is for results. It may also exit.
-            with contextlib.redirect_stdout(sys.stderr):
-                found = point.load()
-        except (Exception, SystemExit) as error:
-            raise UserError(f"{where} cannot be imported ({told(error)}). {remedy}") from error
-        fits = callable(found) and not isinstance(found, type) if kind is None else isinstance(found, kind)
-        if not fits:
-            wanted = "a function" if kind is None else f"a {kind.__name__}"
-            raise UserError(f"{where} is a {type(found).__name__} and must be {wanted}. {remedy}")
-        if kind is not None and (name := getattr(found, "name", "")) != point.name:
-            raise UserError(f"{where} loads an object with the name {name!r}; both names must be equal. {remedy}")
-        merged[point.name] = cast(V, found)
+            _check_free([point.name], taken)
+            found = _load(point, kind)
+            _check_free(aliases(found), taken)
+        except UserError as error:
+            problem = f"The package {package} (entry point {point.name!r} of {group}) {told(error)}"
+            _UNUSABLE[group, point.name] = f"{problem}. Change or uninstall it."
+            continue
+        merged[point.name] = found
+        taken |= {point.name, *aliases(found)}
+    if unusable := [error for key, error in _UNUSABLE.items() if key[0] == group]:
+        others = f" {len(unusable) - 1} more cannot be used." if len(unusable) > 1 else ""
+        say(f"moejax: {unusable[0]} Until then it is ignored.{others}")
     return merged
+
+
+def _check_free(names: Sequence[str], taken: Collection[str]) -> None:
+    if doubled := next((name for name in names if name in taken), None):
+        raise UserError(f"has the name or alias {doubled!r} of another plugin or a built-in one")
+
+
+def _load(point: EntryPoint, kind: type[V] | None) -> V:
+    """Return the object of an entry point; raise ``UserError`` with the end of a sentence if it cannot be used."""
+    if not NAME.fullmatch(point.name):
+        raise UserError("needs a name of lower-case letters, digits and underscores")
+    try:
+        # A package may print; stdout is for results. It may also exit, without an error.
+        with contextlib.redirect_stdout(sys.stderr):
+            found = point.load()
+    except (Exception, SystemExit) as error:
+        raise UserError(f"cannot be imported ({told(error)})") from error
+    fits = callable(found) and not isinstance(found, type) if kind is None else isinstance(found, kind)
+    if not fits:
+        wanted = "a function" if kind is None else f"a {kind.__name__}"
+        raise UserError(f"is a {type(found).__name__} and must be {wanted}")
+    if kind is not None and (name := getattr(found, "name", "")) != point.name:
+        raise UserError(f"has the name {name!r}; both must be the same")
+    return cast(V, found)
 
 
 def plugin_versions(group: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from moejax.errors import UserError
 from moejax.stored import Damaged
-from moejax.wording import says
+from moejax.wording import install_command, says
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def _remote(url: str) -> tuple[Any, str]:
         ) from None
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
-        remedy = f"run pip install 'moejax[{extra}]'" if extra else f"install it, or {_SUPPORTED}"
+        remedy = f"run {install_command(extra)}" if extra else f"install it, or {_SUPPORTED}"
         why = says("fsspec", error)
         raise UserError(f"{url} cannot be reached from here: a package is missing ({why}); {remedy}.") from error
     try:

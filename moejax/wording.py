@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 
 from moejax.errors import UserError
 
@@ -136,6 +137,17 @@ def option_hint(text: str) -> str:
 def command(*words: object) -> str:
     """Return a command for a user to run, quoted for a shell."""
     return shlex.join(map(str, words))
+
+
+_ABOVE_PACKAGE = Path(__file__).parents[1]
+"""The folder that contains the package: a checkout if moejax is installed editable, otherwise site-packages."""
+
+
+def install_command(extra: str, folder: Path = _ABOVE_PACKAGE) -> str:
+    """Return the pip command that installs an extra of moejax, from the checkout if moejax is installed editable."""
+    if (folder / "pyproject.toml").is_file():
+        return command("pip", "install", "-e", f"{folder}[{extra}]")
+    return command("pip", "install", f"moejax[{extra}]")
 
 
 MOST_SHOWN = 80

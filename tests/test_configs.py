@@ -34,9 +34,8 @@ from moejax.study.estimate import estimate
 from moejax.study.outcomes import try_outcomes
 from moejax.study.run import read_study
 from moejax.study.study import Study
-from moejax.train.auto import choose_hyperparameters
 from moejax.train.optimizer import MOMENT_TYPES
-from moejax.train.training import Training
+from moejax.train.training import Training, choose_hyperparameters
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 TRAININGS = sorted(CONFIGS.glob("*.py"))

@@ -11,7 +11,7 @@ from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.huggingface import FAMILIES
+from moejax.huggingface import FAMILIES, families_and_own_code
 from moejax.huggingface.weight_mapping import pairs
 from moejax.laws import ALIASES, CLAIMS, DECISIONS, LAWS, NOT_SEARCHED, PUBLISHED, entries
 from moejax.routing import ROUTERS
@@ -185,7 +185,7 @@ def test_a_family_of_another_package_is_read_and_written(install, tmp_path, caps
 @pytest.mark.parametrize(
     ("line", "text", "said"),
     [
-        ("chinchilla = MODULE:ENTRY", LAW, "has the name of another plugin"),
+        ("chinchilla = MODULE:ENTRY", LAW, "has the name or alias 'chinchilla' of another plugin"),
         (
             "data_only = MODULE:ENTRY",
             "import absent_module",
@@ -200,21 +200,39 @@ def test_a_family_of_another_package_is_read_and_written(install, tmp_path, caps
         ("data_only = MODULE:ENTRY", LAW.replace('("smith",)', "None"), "give a tuple of lower-case names"),
     ],
 )
-def test_a_package_that_cannot_be_used_is_named_in_a_sentence(install, capsys, line, text, said):
+def test_a_package_that_cannot_be_used_is_named_in_a_sentence_and_stops_only_who_asks_for_it(
+    install, capsys, line, text, said
+):
     install("laws", line, text)
     assert main(["--help"]) == 0
     capsys.readouterr()
-    assert main(["laws"]) == 2
-    shown = " ".join(capsys.readouterr().err.split())
-    assert said in shown
-    assert "moejax-example-0 1.0" in shown or "hoffmann" in said
+    assert main(["laws", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "data_only" not in shown.out
+    assert said in shown.err
+    assert "moejax-example-0 1.0" in shown.err
+    assert shown.err.count("\n") == 1
+    if (name := line.partition(" ")[0]) in ("data_only", "another"):
+        assert main(["predict", "--law", name, "--tokens", "1e12"]) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["tempered = int", "tempered = 3"])
 def test_a_router_is_a_function(install, text):
     install("routers", "tempered = MODULE:tempered", text)
+    assert "tempered" not in list(ROUTERS)
+    assert "softmax_topk" in ROUTERS
     with pytest.raises(UserError, match=r"moejax-example-0 1.0.* must be a function"):
-        list(ROUTERS)
+        ROUTERS["tempered"]
+
+
+def test_a_family_that_cannot_be_used_stops_only_a_conversion_of_its_models(install, capsys):
+    install("huggingface", "example_moe = MODULE:EXAMPLE", "import absent_module")
+    known = families_and_own_code()
+    assert list(known) == [*FAMILIES, "moejax"]
+    assert "Until then it is ignored." in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"moejax-example-0 1.0.* cannot be imported"):
+        known.get("example_moe")
 
 
 def test_what_a_package_prints_does_not_spoil_a_result_and_its_version_is_recorded(install, capsys):

@@ -1,12 +1,14 @@
 """Stores that cannot be used are reported in one sentence."""
 
 import os
+import re
 import time
 
 import pytest
 
 from moejax.errors import UserError
 from moejax.storage import open_storage, within
+from moejax.wording import install_command
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_a_package_that_is_missing_is_named_by_what_installs_it(url, extra, monk
         raise ImportError(f"Install it to access {protocol}")
 
     monkeypatch.setattr("fsspec.get_filesystem_class", missing)
-    with pytest.raises(UserError, match=rf"pip install 'moejax\[{extra}\]'"):
+    with pytest.raises(UserError, match=re.escape(install_command(extra))):
         open_storage(url)
 
 

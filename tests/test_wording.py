@@ -9,7 +9,7 @@ from moejax import quantities, wording
 from moejax.json_text import json_text
 from moejax.say import say
 from moejax.stored import foreign_json
-from moejax.wording import says, told
+from moejax.wording import install_command, says, told
 
 ROOT = Path(wording.__file__).parent
 
@@ -118,6 +118,12 @@ def test_no_exception_is_shown_without_saying_whose_words_it_has():
 def test_the_rule_sees_an_exception_that_is_shown(shown):
     handler = ast.parse(f"try:\n    pass\nexcept OSError as error:\n    {shown}").body[0].handlers[0]  # type: ignore[attr-defined]
     assert list(_used(handler))
+
+
+def test_extras_are_installed_from_the_checkout_if_moejax_was(tmp_path):
+    assert install_command("hf", tmp_path) == "pip install 'moejax[hf]'"
+    (tmp_path / "pyproject.toml").touch()
+    assert install_command("hf", tmp_path) == f"pip install -e '{tmp_path}[hf]'"
 
 
 PRINTS = {

@@ -49,9 +49,8 @@ from moejax.report.leverage import LeverageTable, leverage_of_tables, leverage_u
 from moejax.report.trainings import trained
 from moejax.result import Result
 from moejax.say import say
-from moejax.train.auto import choose_hyperparameters
 from moejax.train.loop import train as train_in
-from moejax.train.training import Recipe, Training
+from moejax.train.training import Recipe, Training, choose_hyperparameters
 
 Family = RunTable | Mapping[str, float]
 """A table of runs or, with a law, fixed quantities or a published model's name."""
@@ -336,11 +335,14 @@ def train(
     """
     training = _training(training)
     chosen = choose_hyperparameters(training)
-    if chosen.derivation:
-        say(*chosen.derivation)
     folder = Path(out or f"runs/{training.name}")
     rows = train_in(
-        chosen.training, folder, data_folder=Path(data) if data else None, accept_changes=accept_changes, log=say
+        chosen.training,
+        folder,
+        data_folder=Path(data) if data else None,
+        accept_changes=accept_changes,
+        log=say,
+        on_accepted=lambda: say(*chosen.derivation) if chosen.derivation else None,
     )
     return dataclasses.replace(trained(rows, folder), data=rows)
 

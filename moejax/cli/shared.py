@@ -500,12 +500,6 @@ class ConfigOptions(Command):
     config: str | None = option(None, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
     overrides: tuple[str, ...] = ()
 
-    def load(self, cls: type) -> Any:
-        """Return the dataclass that the config file and its overrides describe."""
-        from moejax.cli.config_file import load
-
-        return load(cls, str(self.config), self.overrides)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureOptions(ConfigOptions):

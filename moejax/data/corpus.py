@@ -307,6 +307,14 @@ def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
     return None if is_remote(part.source) else open_tokenizer(config.tokenizer or "bytes")
 
 
+def vocab_size_to_prepare(config: DataConfig, folder: Path) -> int | None:
+    """Return the vocabulary size of the tokenizer with which a source will be prepared; None if it is prepared."""
+    part, place = _placed(config, folder)[0]
+    if is_remote(part.source) or any((path / MANIFEST).is_file() for path in (place, path_of(part.source))):
+        return None
+    return open_tokenizer(config.tokenizer or "bytes").vocab_size
+
+
 def read_summary(folder: Path) -> Summary:
     """Read the summary that ``open_corpus`` wrote into a folder."""
     return read_json(folder / SUMMARY, Summary, remedy="restore a copy, or resume the study, which writes it again")

@@ -14,7 +14,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.folder import atomic_folder, note, write_text
+from moejax.folder import atomic_folder, write_text
 from moejax.folder import write_json as write_plain_json
 from moejax.huggingface import FAMILIES, families_and_own_code
 from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE, Checkpoint, read_config
@@ -234,7 +234,6 @@ def _write_shards(
                 array = cast(pair.to_theirs(ours), kinds[pair.theirs].dtype, pair.theirs)
                 writer.write(pair.theirs, pair.index, array)
                 done += array.nbytes
-        note(folder, shard, folder / shard)
 
 
 def _read_ours(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) -> np.ndarray:

@@ -55,22 +55,14 @@ FILES_OF_CURVES = ("curves.multi_power", "curves.momentum")
 
 @functools.cache
 def entries() -> tuple[LawEntry, ...]:
-    """Return the entries of all laws; laws of other packages come last.
-
-    Raises:
-      UserError: a law of another package cannot be used.
-    """
+    """Return the entries of all laws; laws of other packages come last."""
     from moejax.laws.law import LawEntry
 
     own = {entry.name: entry for file in FILES for entry in import_module(f"{__name__}.{file}").ENTRIES}
-    every = tuple(with_plugins(own, "moejax.laws", LawEntry).values())
-    names = [name for entry in every for name in (entry.name, *entry.aliases)]
-    if doubled := next((name for number, name in enumerate(names) if name in names[:number]), None):
-        raise UserError(f"Two laws have the name or alias {doubled!r}; rename one of them or uninstall its package.")
-    return every
+    return tuple(with_plugins(own, "moejax.laws", LawEntry, lambda entry: entry.aliases).values())
 
 
-LAWS: LazyDict[str, type] = LazyDict(lambda: {entry.name: entry.law for entry in entries()})
+LAWS: LazyDict[str, type] = LazyDict(lambda: {entry.name: entry.law for entry in entries()}, "moejax.laws")
 """Laws by name."""
 PUBLISHED: LazyDict[str, dict[str, Published]] = LazyDict(
     lambda: {entry.name: dict(entry.published) for entry in entries()}

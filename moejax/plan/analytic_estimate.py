@@ -26,11 +26,34 @@ from moejax.train.training import Training
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """Estimated bytes of a step on one device."""
+
+    parameters: float
+    """Float32 master weights."""
+    optimizer_state: float
+    ema: float
+    gradients: float
+    activations: float
+    """Activations that the layers keep for the backward pass."""
+    gathered_weights: float
+    """Weights of the layers that are computed, and of the vocabulary, in the compute type."""
+    expert_rows: float
+    """Inputs, hidden units and outputs of the experts of one layer."""
+
+    @property
+    def total(self) -> float:
+        """Sum of all components."""
+        return math.fsum(vars(self).values())
+
+
+@dataclass(frozen=True, kw_only=True)
 class AnalyticEstimate:
     """Estimated memory and time of a training run, before compilation."""
 
-    memory_bytes: float
+    memory: StepMemory
     roofline: Roofline | None
+    """Roofline of a step; None if the chip's data are unknown."""
 
 
 def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimate:
@@ -55,7 +78,7 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
                     kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
         step_roofline = roofline(training, mesh, topology.device, parameter_bytes(training, mesh), seconds)
-    return AnalyticEstimate(memory_bytes=step_bytes(training, mesh, topology.platform), roofline=step_roofline)
+    return AnalyticEstimate(memory=step_memory(training, mesh, topology.platform), roofline=step_roofline)
 
 
 def _is_added_up(kind: str, topology: Topology) -> bool:
@@ -139,7 +162,7 @@ def _of_training(a: Architecture) -> tuple[float, float]:
     return float(of_model.total + of_modules.total), float(of_model.routed_experts + of_modules.routed_experts)
 
 
-def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> float:
+def step_memory(training: Training, mesh: Mapping[str, int], platform: str) -> StepMemory:
     """Return the bytes of a step on one device of ``tpu``, ``gpu`` or ``cpu``: state, gradients, saved activations and
     the largest temporaries.
     """
@@ -148,7 +171,6 @@ def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> fl
     value, added = value_bytes(training), _added_bytes(training)
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     room = 1 / filled_rows(training, mesh)
-    kept = _kept(training, tokens, value, room)
     counts, layers = params(a), max(len(a.routed_layers), 1)
     matrices = _of_training(a)[1] / layers / (mesh["expert"] * mesh["tensor"])
     # One layer's matrices in the compute type, the next layer's matrices, and their gradients. The unembedding is
@@ -159,11 +181,16 @@ def step_bytes(training: Training, mesh: Mapping[str, int], platform: str) -> fl
     if _gathers_rows(training, platform):
         # Without a ragged exchange, a device also holds the buffers of all devices along ``expert``.
         rows += mesh["expert"] * tokens * a.top_k * room * a.model_dim * value
-    ema = held if recipe.ema_decay else 0
-    # Gradients have the type of their reduction, unless microbatches accumulate them in float32.
-    gradients = held * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
-    moments = moment_bytes(recipe.optimizer, a) / 4
-    return (1 + moments) * held + ema + gradients + kept + gathered + rows
+    return StepMemory(
+        parameters=held,
+        optimizer_state=held * moment_bytes(recipe.optimizer, a) / 4,
+        ema=held if recipe.ema_decay else 0,
+        # Gradients have the type of their reduction, unless microbatches accumulate them in float32.
+        gradients=held * (1 if recipe.microbatches > 1 or added == 4 else 0.75),
+        activations=_kept(training, tokens, value, room),
+        gathered_weights=gathered,
+        expert_rows=rows,
+    )
 
 
 def _kept(training: Training, tokens: float, value: int, room: float) -> float:

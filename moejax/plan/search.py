@@ -17,9 +17,7 @@ from moejax.train.mesh import check_fits
 from moejax.train.training import Training
 
 ROOM = 0.85
-"""Share of a chip's memory up to which an estimated candidate is compiled. In six plans for TPUs, XLA needed 0.9 to 1.8
-times the estimate.
-"""
+"""Share of a chip's memory up to which an estimated candidate is compiled (``summary.ESTIMATED``)."""
 DOUBT = 1.3
 """Like ``ROOM``, for remedies. It is above 1, so that each kind of remedy is tried even if no estimate fits."""
 MOST_PARTS = 64
@@ -191,6 +189,6 @@ def _candidate(training: Training, topology: Topology) -> PlanCandidate:
     estimate = analytic_estimate(whole, topology)
     if estimate.roofline is None:
         parts = float(recipe.microbatches)
-        return PlanCandidate(whole, topology, parts, parts, estimate.memory_bytes)
+        return PlanCandidate(whole, topology, parts, parts, estimate.memory.total)
     times = estimate.roofline.step_seconds, estimate.roofline.step_seconds_without_overlap
-    return PlanCandidate(whole, topology, *times, estimate.memory_bytes)
+    return PlanCandidate(whole, topology, *times, estimate.memory.total)

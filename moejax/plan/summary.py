@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from moejax.plan.search import ways
+from moejax.plan.step_time import model_flops
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, percent
 
 if TYPE_CHECKING:
+    from moejax.plan.analytic_estimate import AnalyticEstimate
     from moejax.plan.plan import CollectiveVolume, Plan
+    from moejax.plan.topology import Topology
+    from moejax.train.training import Training
 
 MEASURED = "measured steps on one H200 took 1.5 to 1.7 times the program's estimate, and no other chip was measured"
 """Accuracy of the estimates compared with measured steps (docs/benchmarks.md, One H200)."""
@@ -82,6 +87,43 @@ def _warnings(plan: Plan) -> list[str]:
         f"{once:,} kernels are in loops without a stated trip count, such as tiled attention. They count once, so "
         "the program's times are too short, and days and cost may be too low."
     ]
+
+
+ESTIMATED = "In six plans for TPUs, XLA needed 0.9 to 1.8 times the estimated memory."
+"""Accuracy of ``AnalyticEstimate.memory``."""
+
+
+def estimate_summary(
+    training: Training, topology: Topology, estimate: AnalyticEstimate, price: float | None = None
+) -> Result:
+    """Return the memory of one chip by component and the time of a step, estimated without a compilation."""
+    memory, roofline, device = estimate.memory, estimate.roofline, topology.device
+    data: dict[str, Any] = {**asdict(estimate), "name": training.name, "topology": topology.name}
+    data["memory"]["total"] = memory.total
+    rows = [[name.replace("_", " "), size] for name, size in asdict(memory).items() if size]
+    rows += [["together", memory.total]] + ([["the chip has", device.memory_bytes]] if device else [])
+    tables = [Table("estimated memory of one chip", (Column(""), Column("bytes", format_bytes)), rows, [ESTIMATED])]
+    if roofline is not None and topology.chip is not None:
+        seconds, recipe = roofline.step_seconds, training.recipe
+        mfu = model_flops(training) / (seconds * topology.chips * topology.chip.flops_per_second)
+        steps = recipe.steps(max(recipe.budgets_tokens))
+        hours = steps * seconds / 3600 * topology.chips
+        cost = "" if price is None else f", {hours * price:,.0f} at {price:g} an hour"
+        times = {"matmuls at the peak": roofline.compute_seconds, "memory at its bandwidth": roofline.memory_seconds}
+        times |= {f"links along {axes}": one for axes, one in roofline.link_seconds.items()}
+        times |= {"a step": seconds, "without any overlap": roofline.step_seconds_without_overlap}
+        notes = [
+            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {steps:,} steps of this time need "
+            f"{hours:,.0f} chip-hours{cost}. A compiled plan is more accurate."
+        ]
+        columns = (Column(""), Column("roofline", lambda value: f"{value:.4g} s"))
+        tables.append(Table("estimated time of a step", columns, list(times.items()), notes))
+        data |= {"step_seconds": seconds, "mfu": mfu, "chip_hours": hours}
+        data |= {} if price is None else {"cost": hours * price}
+    title = f"{training.name} on {topology.name}, estimated without a compilation: {ways(training, topology)}"
+    over = memory.total - device.memory_bytes if device else 0
+    warnings = [f"The estimated memory exceeds the chip's by {format_bytes(over, 3)}."] if over > 0 else []
+    return Result(title=title, warnings=warnings, tables=tables, data=data)
 
 
 def search_summary(plans: list[Plan], price: float | None = None) -> Result:

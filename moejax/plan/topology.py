@@ -16,7 +16,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
-from moejax.wording import did_you_mean, some
+from moejax.wording import did_you_mean, install_command, some
 
 CPU = "cpu"
 
@@ -143,12 +143,12 @@ def check_compiler(topology: Topology) -> None:
         if not has_cuda_plugin():
             raise UserError(
                 f"Compiling for {topology.name} needs JAX's CUDA plugin, which is not installed (no GPU is needed). "
-                "Run pip install 'moejax[cuda13]' (4 GB; docs/plans.md explains how to use a separate environment)."
+                f"Run {install_command('cuda13')} (4 GB; docs/plans.md explains how to use a separate environment)."
             )
     elif topology.chip_name != CPU and importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"Compiling for {topology.name} needs libtpu, which is not installed (no TPU is needed). Run pip install "
-            "'moejax[plan]'."
+            f"Compiling for {topology.name} needs libtpu, which is not installed (no TPU is needed). Run "
+            f"{install_command('plan')}."
         )
 
 

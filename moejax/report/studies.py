@@ -13,7 +13,7 @@ from moejax.study.stages import later
 from moejax.study.status import RunStatus, seconds_left
 from moejax.study.study import Study
 from moejax.train.directory.attempts import STATES
-from moejax.wording import counted
+from moejax.wording import counted, install_command
 
 MOST_SHOWN = 20
 """Maximum number of training runs in the table of a study's state."""
@@ -131,7 +131,7 @@ def downstream_in_words(asked: EstimatedDownstream) -> str:
     """Return sentences about the cost of evaluating the checkpoints on downstream tasks."""
     harness = ""
     if asked.needs_harness:
-        lacks = "is not installed here; pip install 'moejax[eval]'"
+        lacks = f"is not installed here; run {install_command('eval')}"
         harness = f" lm-evaluation-harness {'is installed' if asked.has_harness else lacks}."
     return (
         f"downstream asks {counted(asked.tasks, 'task')} of {counted(asked.checkpoints, 'checkpoint')}, "

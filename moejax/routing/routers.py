@@ -220,7 +220,9 @@ _OWN: dict[str, Callable[..., Routing]] = {
         random,
     )
 }
-ROUTERS: LazyDict[str, Callable[..., Routing]] = LazyDict(lambda: with_plugins(_OWN, "moejax.routers"))
+ROUTERS: LazyDict[str, Callable[..., Routing]] = LazyDict(
+    lambda: with_plugins(_OWN, "moejax.routers"), "moejax.routers"
+)
 """Routers, keyed by ``Architecture.router``; other packages add routers through entry points."""
 
 INPUT_NOISE = {"switch": jitter}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.errors import UserError
+from moejax.wording import install_command
 
 
 def library(name: str, what: str, extra: str) -> Any:
@@ -16,7 +17,7 @@ def library(name: str, what: str, extra: str) -> Any:
       UserError: the library is not installed.
     """
     if importlib.util.find_spec(name) is None:
-        raise UserError(f"{what} need {name}, which is not installed. Run: pip install 'moejax[{extra}]'")
+        raise UserError(f"{what} need {name}, which is not installed. Run {install_command(extra)}.")
     return importlib.import_module(name)
 
 

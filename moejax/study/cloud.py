@@ -47,9 +47,7 @@ class CloudEngine:
 
     def name(self, task: Task) -> str:
         """Return the service's name for a training run. A second submission of the same training has the same name."""
-        # The name of a training run that was launched without a study already begins with the study's name.
-        study = "" if f"{task.name}-".startswith(f"{self.study_name}-") else f"{self.study_name}-"
-        return kubernetes_name(f"{study}{task.name}-{self._mark(task.study, task.name)}")
+        return kubernetes_name(f"{task.job_name(self.study_name)}-{self._mark(task.study, task.name)}")
 
     def study_label(self, task: Task) -> str:
         """Return the service's label for a study. Studies with the same name in different folders have different

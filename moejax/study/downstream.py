@@ -37,7 +37,7 @@ from moejax.study.study import Study
 from moejax.train.directory.manifest import finished_steps
 from moejax.train.directory.metrics import branch_name
 from moejax.train.training import Training
-from moejax.wording import counted, some
+from moejax.wording import counted, install_command, some
 
 FOLDER, TABLE = "downstream", "scores.parquet"
 """Names in a study's folder."""
@@ -304,7 +304,7 @@ def _load(study: Study, folder: Path, asked: Sequence[EvaluationTask]) -> dict[s
     if harness and not has_harness():
         raise UserError(
             f"The study's downstream tasks {some(harness)} need lm-evaluation-harness, which is not installed. Run "
-            "pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
+            f"{install_command('eval')}, or leave downstream.tasks and downstream.suite empty "
             f"({validation_choices.NAME} needs no harness)."
         )
     tokenizer = study.recipe.data.tokenizer or ""

@@ -112,6 +112,7 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
     folder = Path(out).absolute()
     tasks = _tasks(study, folder, _slurm_resources(options, study))
     executor = SlurmExecutor(
+        study_name=study.name,
         grace_seconds=options.grace,
         at_a_time=options.at_a_time,
         settings=_sbatch_settings(options.set),

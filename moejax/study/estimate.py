@@ -13,7 +13,7 @@ from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.memory import training_memory
-from moejax.plan.analytic_estimate import step_bytes
+from moejax.plan.analytic_estimate import step_memory
 from moejax.plan.search import ROOM
 from moejax.say import say
 from moejax.sharding import MESH_AXES
@@ -269,8 +269,8 @@ def chips_for(
 ) -> int:
     """Return the smallest number in ``sizes`` of devices that hold a training run's step and fit its mesh and batch.
 
-    Each of several ``slices`` holds the whole state. The memory of a step is an estimate (``step_bytes``), so exceeding
-    the chip's memory is only a warning if ``sizes`` has one entry.
+    Each of several ``slices`` holds the whole state. The memory of a step is an estimate (``step_memory``), so
+    exceeding the chip's memory is only a warning if ``sizes`` has one entry.
 
     Raises:
       UserError: no number fits, or the device does not support matmuls in the requested 8-bit type.
@@ -293,7 +293,7 @@ def chips_for(
             except UserError as error:
                 why = why or f" With {size:,} chips: {error}"
                 continue
-            needed[size] = step_bytes(training, axes, "tpu" if device.torus_dimensions else "gpu")
+            needed[size] = step_memory(training, axes, "tpu" if device.torus_dimensions else "gpu").total
             if needed[size] <= ROOM * device.memory_bytes:
                 return size
     if not needed:

@@ -47,6 +47,11 @@ class Task:
         """Name of the model."""
         return self.training.name
 
+    def job_name(self, study: str) -> str:
+        """Return the name of the job that trains the model of a study."""
+        # The name of a training run that was launched without a study already begins with the study's name.
+        return self.name if f"{self.name}-".startswith(f"{study}-") else f"{study}-{self.name}"
+
     @property
     def folder(self) -> PurePath:
         """Folder of the training."""

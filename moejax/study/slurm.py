@@ -24,7 +24,7 @@ from moejax.study.estimate import MOST_MINUTES, ResourceRequest
 from moejax.study.executor import Ended, Task
 from moejax.study.slurm_job import Train
 from moejax.study.status import launched, run_statuses, write_launch
-from moejax.wording import counted, says
+from moejax.wording import counted, install_command, says
 
 FOLDER = "slurm"
 """Folder in a study's folder for logs and submitit's files."""
@@ -37,6 +37,8 @@ SECONDS_BETWEEN_QUERIES = 2.0
 class SlurmExecutor:
     """Engine that runs jobs on this machine's Slurm cluster. All nodes must see the study's folder."""
 
+    study_name: str
+    """Name of the jobs; a job of one training run also has the training run's name."""
     grace_seconds: int = 120
     """Time between the signal to save and a job's time limit."""
     at_a_time: int = 256
@@ -66,7 +68,7 @@ class SlurmExecutor:
                 command=f"{self._python()} -u -m submitit.core._submit {shlex.quote(folder)}",
                 folder=folder,
                 map_count=len(group) if len(group) > 1 else None,
-                **self._parameters(resources),
+                **self._parameters(resources, group),
             )
             scripts.append("\n".join([script.rstrip(), "", "# Commands, by index in the array:", *commands]))
         return "\n\n".join(scripts)
@@ -101,7 +103,7 @@ class SlurmExecutor:
         before = {name: job for name, job in launched(study, "slurm").items() if job in queue} if tasks else {}
         for resources, group in _groups([task for task in tasks if task.name not in before]):
             executor = submitit.SlurmExecutor(folder=study / FOLDER / "%j", python=self._python())
-            executor.update_parameters(**self._parameters(resources))
+            executor.update_parameters(**self._parameters(resources, group))
             try:
                 with executor.batch():
                     jobs = [executor.submit(Train(tuple(task.words))) for task in group]
@@ -145,7 +147,7 @@ class SlurmExecutor:
         lines = ['moejax_command=("$@")', "set --", *self.setup, 'exec "${moejax_command[@]}"']
         return shlex.join(["bash", "-ec", "\n".join(lines), "bash", sys.executable])
 
-    def _parameters(self, resources: ResourceRequest) -> dict[str, Any]:
+    def _parameters(self, resources: ResourceRequest, tasks: Sequence[Task]) -> dict[str, Any]:
         per_node = resources.processes // resources.nodes
         optional: dict[str, Any] = {}
         if resources.chips:
@@ -153,7 +155,7 @@ class SlurmExecutor:
         if resources.memory_bytes:
             optional["mem"] = f"{math.ceil(resources.memory_bytes / 2**20)}M"
         return {
-            "job_name": "moejax",
+            "job_name": tasks[0].job_name(self.study_name) if len(tasks) == 1 else self.study_name,
             "nodes": resources.nodes,
             "ntasks_per_node": per_node,
             "cpus_per_task": resources.cores,
@@ -213,7 +215,7 @@ def _submitit() -> ModuleType:
     try:
         import submitit
     except ImportError as error:
-        raise UserError("submitit is not installed. Run pip install 'moejax[slurm]'.") from error
+        raise UserError(f"submitit is not installed. Run {install_command('slurm')}.") from error
     finally:
         if not chosen:
             del os.environ[LOG_LEVEL]

@@ -17,8 +17,7 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS
 from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, one_of, whole
 from moejax.study import annealed
-from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Recipe, Training, vmapped_runs
+from moejax.train.training import Recipe, Training, choose_hyperparameters, vmapped_runs
 from moejax.wording import listed
 
 HOLD_OUT = (*FIELDS, "sparsity")

@@ -18,7 +18,7 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS, Chip
 from moejax.model.runtime import Runtime
 from moejax.train.training import Training
-from moejax.wording import listed
+from moejax.wording import install_command, listed
 
 CHIP_OF_DEVICE = {
     "NVIDIA A100-SXM4-40GB": "a100-40gb",
@@ -129,7 +129,7 @@ def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: 
     if not has_tokamax():
         raise UserError(
             f"Experts with runtime.matmul_quantization = {quantization!r} need tokamax {TOKAMAX} on a TPU, which is "
-            f"not installed: pip install 'moejax[quantization]', or choose 'none'."
+            f"not installed. Run {install_command('quantization')}, or choose 'none'."
         )
     if (narrow := min(architecture.model_dim, architecture.expert_hidden)) < LANES:
         raise UserError(

@@ -38,11 +38,11 @@ from moejax.train.hooks import (
     is_due,
 )
 from moejax.train.host import decides_programs, fix_threads, release_memory
-from moejax.train.opening import PREPARING_SECONDS, open_data, open_runs, report_disk_errors, report_memory
+from moejax.train.initial_weights import initial_weights_sha256, state_from_weights
+from moejax.train.opening import PREPARING_SECONDS, open_runs, report_disk_errors, report_memory
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
 from moejax.train.run import RunCheckpoints, TrainingRun
-from moejax.train.start import first_state, initial_weights_sha256
 from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import HangWatch, Stop, Stopped
 from moejax.train.training import Phase, Recipe, Training, phases
@@ -73,6 +73,7 @@ def train(
     profile: tuple[int, int] | None = None,
     log: Callable[[str], None] = lambda text: None,
     progress: OnLog = lambda steps, values: None,
+    on_accepted: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Train all budgets in ``folder`` and return their run rows: by run, then by budget.
 
@@ -91,6 +92,7 @@ def train(
       began: Unix time at which the process was started; time accounting begins then.
       profile: first and last step to record with JAX's profiler, counted over trunk and branches.
       log: callback for messages to the user, in the main process.
+      on_accepted: callback in the main process after settings, folders and data have been checked.
 
     Raises:
       UserError: the training or the mesh is invalid, the folder belongs to another training run, the disk is full, or
@@ -104,11 +106,12 @@ def train(
     opened = open_runs(
         [(training, folder), *beside], data_folder, group=group, accept_changes=accept_changes, began=began, log=log
     )
-    with opened as (runs, mesh):
+    with opened as (runs, mesh, corpus):
+        if group.is_main:
+            on_accepted()
         group.run_on_main(lambda: remove_damaged(programs))
         if text := without_mfu():
             log(text)
-        corpus = open_data(runs, data_folder, group, log)
         for run in runs:
             # A run that diverged under vmap is tried again when it is trained alone.
             run.set_divergence(None) if len(runs) == 1 else run.recall_divergence()
@@ -250,13 +253,15 @@ class Trainer:
 
     def initial_state(self) -> TrainState:
         """Return the state before the first step: random weights, or the recipe's initial weights."""
+        if not self.recipe.initial_weights.source:
+            return self.program.stack([self.program.init(run.training.seed) for run in self.runs])
 
         def begin() -> None:
             for run in self.runs:
                 run.begin_with(initial_weights_sha256(run.training))
 
         def states() -> list[TrainState]:
-            return [first_state(run.training, self.program, self.log) for run in self.runs]
+            return [state_from_weights(run.training, self.program, self.log) for run in self.runs]
 
         self.group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
         return self.program.stack(self.group.run_or_abort(states, wait_seconds=PREPARING_SECONDS))

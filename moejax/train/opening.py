@@ -1,20 +1,25 @@
-"""Open runs: check their settings, claim and lock their folders, and read their existing results."""
+"""Open runs: check their settings, claim and lock their folders, read their existing results, and open their data.
+
+A refused start leaves nothing in a new folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from moejax.config import dump
-from moejax.data.corpus import Corpus, check_sources, open_corpus, tokenizer_of
-from moejax.errors import UserError, out_of_memory
-from moejax.folder import HeldLock, differences, has_writer, only_writer
+from moejax.data.corpus import Corpus, check_sources, open_corpus, tokenizer_of, vocab_size_to_prepare
+from moejax.errors import CoordinatedError, UserError, out_of_memory
+from moejax.folder import HeldLock, differences, has_writer, only_writer, remover_of_additions
 from moejax.quantities import format_bytes
 from moejax.stored import Damaged, Unreadable
 from moejax.train.directory.attempts import FAILED, AttemptRecorder
@@ -23,11 +28,11 @@ from moejax.train.directory.metrics import open_loggers
 from moejax.train.directory.row import versions
 from moejax.train.directory.row_file import check_row, read_row, row_file
 from moejax.train.host import of_all, unfixed
+from moejax.train.initial_weights import check_initial_weights
 from moejax.train.mesh import make_mesh
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.run import TrainingRun
-from moejax.train.start import check_initial_weights
 from moejax.train.training import Training, phases, shared_settings, vmapped_runs
 from moejax.wording import says, told
 
@@ -47,10 +52,11 @@ def open_runs(
     accept_changes: bool,
     began: float | None,
     log: Callable[[str], None],
-) -> Iterator[tuple[list[TrainingRun], Mesh]]:
-    """Yield the opened training runs, each passed with its folder, and their mesh.
+) -> Iterator[tuple[list[TrainingRun], Mesh, Corpus]]:
+    """Yield the opened training runs, each passed with its folder, their mesh and their corpus.
 
     Inside the context, the folders are locked. For unfinished runs, the time and the end of the attempt are recorded.
+    If the start is refused before the context is entered, everything written into new folders is removed.
 
     Raises:
       UserError: see ``moejax.train.loop.train``.
@@ -68,11 +74,24 @@ def open_runs(
     mesh = _checked_mesh(pairs, data_folder, group)
     with contextlib.ExitStack() as opened:
         locks: dict[Path, HeldLock] = {}
+        accepted = False
+
+        def end(
+            remove: Callable[[], None], kind: type | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            # Processes that wait too long for each other raise a plain UserError, which is no refusal.
+            is_refused = isinstance(error, UserError if group.count == 1 else CoordinatedError)
+            if is_refused and not accepted:
+                remove()
 
         def claim() -> None:
             for one, place in [*owned, *pairs]:
+                is_new, remove = not (place / TRAINING).exists(), remover_of_additions(place)
                 own(place, one, accept=accept_changes, log=log)
                 locks[place] = opened.enter_context(only_writer(place))
+                if is_new:
+                    # The lock is released after the removal.
+                    opened.push(functools.partial(end, remove))
 
         group.run_on_main(claim)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
@@ -94,7 +113,9 @@ def open_runs(
                 its = run.training
                 loggers = open_loggers(its.recipe.loggers, run.folder, its.name, its.as_json())
                 run.metrics.loggers = opened.enter_context(loggers)
-        yield runs, mesh
+        corpus = open_data(runs, data_folder, group, log)
+        accepted = True
+        yield runs, mesh, corpus
 
 
 def open_data(
@@ -128,6 +149,12 @@ def open_data(
     corpus = group.run_or_abort(lambda: prepared or open_corpus(data, folder))
     # Laying out rows of packed documents takes a second per million rows.
     group.run_or_abort(lambda: check(corpus), wait_seconds=PREPARING_SECONDS)
+    size, known = first.architecture.vocab_size, corpus.sets[0].manifest.tokenizer.vocab_size
+    if known < size:
+        log(
+            f"vocab_size is {size:,}, but the tokenizer of the text has {known:,} tokens, so {size - known:,} "
+            "embeddings are never used. Lower vocab_size to save their memory, unless it is padded on purpose."
+        )
     asked, there = data.validation_tokens, corpus.validation().tokens
     if there + data.sequence_length <= asked:
         log(
@@ -188,6 +215,13 @@ def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, gro
         trainings[0].check_mesh(mesh)
         return mesh
 
+    def check_data() -> None:
+        data = trainings[0].recipe.data
+        check_sources(data, data_folder)
+        # The size is checked again with the prepared text, but preparing a large text takes hours.
+        if (size := vocab_size_to_prepare(data, data_folder)) is not None:
+            trainings[0].check_vocabulary(size, data.source or data.parts[0].source)
+
     def check_weights() -> None:
         for training, folder in pairs:
             # With checkpoints, the weights may have been removed.
@@ -198,7 +232,7 @@ def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, gro
         for training in trainings:
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_vmapped(trainings, group))
-        group.run_on_main(lambda: check_sources(trainings[0].recipe.data, data_folder))
+        group.run_on_main(check_data)
         group.run_on_main(check_weights)
         return group.run_or_abort(mesh)
     except ValueError as error:

@@ -148,7 +148,7 @@ class TrainingRun:
         """Record the hashes of the training's text and tokenizer; raise ``UserError`` if one differs from an earlier
         start.
         """
-        path, vocab_size = self.folder / CORPUS, self.training.architecture.vocab_size
+        path = self.folder / CORPUS
         now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
         known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=_REMEDY) if path.exists() else now
         if known["sha256"] != text.sha256:
@@ -165,17 +165,11 @@ class TrainingRun:
             )
         if not path.exists():
             write_json(path, now)
-        if vocab_size < text.vocab_size:
-            raise UserError(
-                f"vocab_size is {vocab_size}, but {text.source} has tokens up to {text.vocab_size - 1}; set vocab_size "
-                f"to at least {text.vocab_size}."
-            )
+        self.training.check_vocabulary(text.vocab_size, text.source)
 
     def begin_with(self, weights: str) -> None:
         """Record the SHA-256 of the initial weights; raise ``UserError`` if it differs from an earlier start."""
         source, path = self.training.recipe.initial_weights.source, self.folder / INITIAL_WEIGHTS
-        if not weights:
-            return
         if not path.exists():
             write_json(path, {"source": source, "sha256": weights})
         elif read_json(path, {"sha256": str}, remedy=_REMEDY)["sha256"] != weights:

@@ -23,8 +23,7 @@ from moejax.quantities import format_bytes
 from moejax.report import render
 from moejax.result import Result
 from moejax.run_table import write
-from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Training
+from moejax.train.training import Training, choose_hyperparameters
 
 BUDGET = ("design", "--law", "chinchilla", "--flops", "1e21")
 

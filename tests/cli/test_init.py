@@ -16,7 +16,7 @@ from test_convert import SMALL, write
 from moejax.__main__ import main
 from moejax.cli import COMMANDS, command_module
 from moejax.cli.config_file import find, find_packaged, load, packaged_files
-from moejax.train.start import check_initial_weights
+from moejax.train.initial_weights import check_initial_weights
 from moejax.train.training import Training
 from moejax.weights.folder import read_architecture
 

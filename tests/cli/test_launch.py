@@ -68,11 +68,14 @@ def test_slurm_gets_an_array_for_each_kind_of_resources(printed):
     assert "#SBATCH --gpus-per-node=8" in script
     assert "#SBATCH --ntasks-per-node=8" in script
     assert "#SBATCH --partition=gpu" in script
+    assert "#SBATCH --job-name=chapter_002-pilot-" in script
     assert "#SBATCH --signal=USR2@300" in script
     assert "moejax train --out /shared/pilot/models/" in script
     assert script.count("--distributed") == 1
     many = printed("slurm", TINY, "--out", "/shared/tiny", "--chip", "cpu", "--cores", 4, "--at-a-time", 2)
     assert many.count("#SBATCH --array=") == 1
+    assert "#SBATCH --job-name=zhao-tiny\n" in many
+    assert "#SBATCH --job-name=tiny\n" in printed("slurm", ONE, "--out", "/shared/tiny", "--chip", "cpu")
     assert "%2" in many
     assert "#SBATCH --cpus-per-task=4" in many
     assert "--gpus-per-node" not in many

@@ -103,3 +103,22 @@ def test_what_does_not_fit_says_by_how_much_and_what_does(capsys, monkeypatch):
     assert "tiny does not fit cpu:8: it needs" in said
     assert "more than the" in said
     assert said.count("--mesh") == 3
+
+
+def test_an_estimate_needs_no_compiler(capsys, monkeypatch):
+    monkeypatch.setattr("moejax.plan.topology.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(process, "plan", lambda *_, **__: pytest.fail("something was compiled"))
+    words = ["--topology", "v5e:2x4", "--mesh", "fsdp=4,expert=2", "--estimate"]
+    assert run(*words, "--price", "2") == 0
+    said = capsys.readouterr().out
+    for part in ("estimated memory of one chip", "optimizer state", "links along expert", "MFU", "at 2 an hour"):
+        assert part in said
+    assert run(*words, "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    memory = data["memory"]
+    assert memory.pop("total") == pytest.approx(sum(memory.values()))
+    assert data["step_seconds"] > data["roofline"]["compute_seconds"] > 0
+    assert run("--topology", "cpu:8", "--estimate") == 0
+    assert "roofline" not in capsys.readouterr().out
+    assert run(*words, "--search") == 2
+    assert "exclude each other" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Hugging Face data sets by name: read with the package, said clearly without it or the network."""
 
+import re
 import sys
 import types
 from pathlib import Path
@@ -10,6 +11,7 @@ from written import TEXTS
 
 from moejax.data.source import SourceOptions
 from moejax.data.sources import input_shards_of
+from moejax.wording import install_command
 
 
 class Stored:
@@ -60,7 +62,7 @@ def test_without_a_network_it_says_so(package):
 
 def test_without_the_package_it_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"pip install 'moejax\[hf\]'"):
+    with pytest.raises(ValueError, match=re.escape(install_command("hf"))):
         texts("hf:web")
 
 

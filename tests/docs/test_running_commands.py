@@ -32,6 +32,7 @@ from moejax.routing.routers import ROUTERS
 from moejax.study.outcomes import try_outcomes
 from moejax.study.run import materialise
 from moejax.study.study import Study
+from moejax.wording import install_command
 
 ROOT = Path.cwd()
 SHOWN = {page.stem: commands(code(page)) for page in [Path("README.md"), *sorted(Path("docs").glob("*.md"))]}
@@ -346,7 +347,7 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
         compiles = has_cuda_plugin() if for_gpus else importlib.util.find_spec("libtpu") is not None
         if re.search(COMPILED, line) and not compiles:
             extra = "cuda13" if for_gpus else "plan"
-            status = status != 2 or f"pip install 'moejax[{extra}]'" not in said.err
+            status = status != 2 or install_command(extra) not in said.err
         if status or not said.out + said.err:
             failed[line] = status, said.err
     assert not failed

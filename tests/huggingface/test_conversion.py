@@ -9,7 +9,6 @@ import pytest
 from checkpoints import arrays, random_params, rewrite, same, tensors, write
 from family_architectures import SMALL
 
-from moejax.folder import WRITTEN
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.checkpoint import INDEX
 from moejax.huggingface.conversion import check_stock, from_huggingface, to_huggingface
@@ -244,9 +243,11 @@ def shards(tmp_path):
     """A checkpoint in several files, its index, and the weights that it holds."""
     from_huggingface(write(tmp_path / "theirs", "mixtral"), tmp_path / "ours")
     to_huggingface(tmp_path / "ours", tmp_path / "shards", shard_bytes=1000)
-    # As from another program.
-    (tmp_path / "shards" / WRITTEN).unlink()
     return tmp_path / "shards"
+
+
+def test_an_exported_folder_has_no_files_of_moejax_itself(shards):
+    assert not list(shards.glob(".*"))
 
 
 def norm_read(folder, out):

@@ -1,5 +1,6 @@
 """The transformer: counted twice, causal, and the same function whatever the runtime."""
 
+import re
 import zlib
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
 from moejax.weights.folder import flat
+from moejax.wording import install_command
 
 
 @st.composite
@@ -421,5 +423,5 @@ def test_the_kernels_of_a_cpu_are_refused_where_they_cannot_compute(monkeypatch)
     with pytest.raises(ValueError, match="is for CPUs, but this program is for a tpu; choose 'auto'"):
         loss_and_gradients("mixture", Runtime(attention="numba"))
     monkeypatch.setattr("moejax.kernels.cpu.available", lambda: False)
-    with pytest.raises(ValueError, match=r"needs the package numba.* pip install 'moejax\[cpu\]'"):
+    with pytest.raises(ValueError, match=rf"needs the package numba.* {re.escape(install_command('cpu'))}"):
         transformer.check(MIXTURE, Runtime(attention="numba"))

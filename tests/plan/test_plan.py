@@ -199,7 +199,7 @@ def test_gradients_that_are_added_in_float32_are_guessed_to_need_their_memory():
     wide, narrow = (
         analytic_estimate(
             training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), parse("cpu:8")
-        ).memory_bytes
+        ).memory.total
         for reduce in ("float32", "bfloat16")
     )
     assert wide > narrow
@@ -207,7 +207,7 @@ def test_gradients_that_are_added_in_float32_are_guessed_to_need_their_memory():
 
 def test_a_guess_needs_more_memory_than_the_state(planned):
     one, found = planned
-    assert analytic_estimate(one, parse("cpu:8")).memory_bytes > 3 * found.memory.parameters
+    assert analytic_estimate(one, parse("cpu:8")).memory.total > 3 * found.memory.parameters
 
 
 def test_a_plan_travels_as_plain_data(planned):

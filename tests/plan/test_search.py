@@ -54,7 +54,7 @@ def test_rows_of_experts_that_a_name_keeps_have_the_room_of_a_devices_buffer():
     def kept(names, factor):
         one = training(names, mesh=MeshShape(data=1, fsdp=4, expert=4))
         runtime = replace(one.recipe.runtime, buffer_factor=factor)
-        return analytic_estimate(replace(one, recipe=replace(one.recipe, runtime=runtime)), V5E).memory_bytes
+        return analytic_estimate(replace(one, recipe=replace(one.recipe, runtime=runtime)), V5E).memory.total
 
     of_names = [kept("moe_gate_up", factor) - kept("full", factor) for factor in (1.0, 1.5)]
     assert of_names[1] == pytest.approx(1.5 * of_names[0])
@@ -112,7 +112,7 @@ def test_modules_of_multi_token_prediction_are_in_an_estimate():
     # Parameters, gradients and two moments, and what is kept of two more layers.
     layer = training_memory(ahead.architecture, 2**18 / 16).activations
     layer -= training_memory(alone.architecture, 2**18 / 16).activations
-    grown = after.memory_bytes - before.memory_bytes
+    grown = after.memory.total - before.memory.total
     assert grown == pytest.approx(4 * (held[1] - held[0]) + layer, rel=0.01)
     assert after.roofline is not None
     assert before.roofline is not None

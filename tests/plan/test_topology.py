@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import math
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from moejax.plan.interconnect import interconnect
 from moejax.plan.process import environment
 from moejax.plan.topology import HOST_CHIPS, Topology, check_compiler, parse, slices
 from moejax.train.mesh import MeshShape
+from moejax.wording import install_command
 
 GB = 1e9
 
@@ -106,9 +108,9 @@ def test_a_part_of_a_host_has_its_devices(monkeypatch, chip, shape):
 
 def test_what_compiles_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"\(no GPU is needed\)\. Run pip install 'moejax\[cuda13\]'"):
+    with pytest.raises(ValueError, match=rf"\(no GPU is needed\)\. Run {re.escape(install_command('cuda13'))}"):
         check_compiler(parse("h100:8"))
-    with pytest.raises(ValueError, match=r"pip install 'moejax\[plan\]'"):
+    with pytest.raises(ValueError, match=re.escape(install_command("plan"))):
         check_compiler(parse("v5p:4x4x4"))
     check_compiler(Topology("cpu", (8,)))
 

@@ -28,6 +28,7 @@ from moejax.study.downstream import DownstreamScores, ask_checkpoints, conclude_
 from moejax.study.run import Concluded
 from moejax.study.study import Downstream, Study
 from moejax.train.directory.row_file import row_file
+from moejax.wording import install_command
 
 SHAPE = {"vocab_size": 257, "model_dim": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}
 BUDGETS = [1_024, 4_096]
@@ -183,7 +184,7 @@ def test_without_the_harness_its_tasks_are_refused_before_anything_is_trained(tm
     assert main(["study", f"--config={tmp_path / 'study.py'}", "--out", str(tmp_path / "out")]) == USERS
     said = capsys.readouterr().err
     assert (
-        "downstream tasks piqa need lm-evaluation-harness, which is not installed. Run pip install 'moejax[eval]'"
+        "downstream tasks piqa need lm-evaluation-harness, which is not installed. Run " + install_command("eval")
         in said
     )
     assert not (tmp_path / "out").exists()

@@ -78,8 +78,6 @@ BUDGETS = {
     ),
     "below nothing": (["budgets_tokens=-4096"], "budgets_tokens[0] is -4096; give a whole number from 0"),
 }
-ABSENT = {"nothing there", "a named mixture whose parts are not there", "an empty folder"}
-LEAVES_NO_FOLDER = {*MESH, *BUDGETS, *ABSENT}
 
 
 @pytest.mark.parametrize("case", MESH | DATA | BUDGETS)
@@ -91,7 +89,7 @@ def test_it_is_a_sentence_with_its_remedy(place, tmp_path, capsys, case):
     assert sentence.format(place=place) in said
     assert said.startswith("moejax: ")
     assert said.count("\n") == 1
-    assert case not in LEAVES_NO_FOLDER or not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_router_that_the_loss_would_not_train_is_refused_with_its_remedy(place, tmp_path, capsys):
@@ -114,6 +112,22 @@ def test_a_start_that_is_refused_leaves_its_folder_to_the_next(place, tmp_path, 
     ):
         assert main([*start, *words]) == 2
         assert sentence in capsys.readouterr().err
+
+
+def test_a_start_that_is_refused_leaves_the_folders_that_existed_and_no_others(place, tmp_path, capsys):
+    (tmp_path / "there" / "out").mkdir(parents=True)
+    words = [f"--config.recipe.data.source={place}/words", "--config.recipe.batch_tokens=1024"]
+    for folder in (tmp_path / "there" / "out", tmp_path / "new" / "out"):
+        assert main(["train", f"--config={place / 'small.py'}", "--out", str(folder), *words]) == 2
+        assert "fewer than the 32 rows that one batch needs" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "out"]
+
+
+def test_a_text_is_not_prepared_for_a_vocabulary_that_it_exceeds(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("moejax.data.corpus.prepare", lambda *_, **__: pytest.fail("the text was prepared"))
+    words = ["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out")]
+    assert main([*words, "--config.architecture.vocab_size=200"]) == 2
+    assert "set vocab_size to at least 257" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["out", "data", "programs"])

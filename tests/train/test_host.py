@@ -11,7 +11,7 @@ import jax
 import pytest
 from command import assert_same_training, environment, write_config
 
-from moejax.train import host, loop
+from moejax.train import host, loop, opening
 from moejax.train.directory import row
 from moejax.train.directory.attempts import AttemptRecorder, read_attempts
 from moejax.train.host import DETERMINISTIC, THREADS, computes_on_cpu, of_all, processor
@@ -95,7 +95,7 @@ def test_training_from_python_fixes_the_threads_and_says_once_where_it_cannot(tm
     asked, said = [], []
     monkeypatch.delenv("NPROC")
     monkeypatch.setattr(loop, "fix_threads", lambda: asked.append(True))
-    monkeypatch.setattr(loop, "open_data", enough)
+    monkeypatch.setattr(opening, "open_data", enough)
     with pytest.raises(Enough):
         loop.train(training, tmp_path, log=said.append)
     assert asked == [True]
@@ -177,7 +177,7 @@ def test_a_restart_on_another_mesh_is_named(tmp_path, monkeypatch, training):
         raise Enough
 
     heard = []
-    monkeypatch.setattr(loop, "open_data", enough)
+    monkeypatch.setattr(opening, "open_data", enough)
     for size in (2, 1):
         mesh = MeshShape(data=jax.device_count() // size, fsdp=size)
         here = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, mesh=mesh))

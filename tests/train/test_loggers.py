@@ -1,6 +1,7 @@
 """TensorBoard and W&B show every logged step once, however often a training was killed."""
 
 import dataclasses
+import re
 import struct
 import sys
 import types
@@ -12,6 +13,7 @@ from moejax.train.directory import metrics
 from moejax.train.directory.metrics import LoggerConfig, MetricsLog, TensorBoardLogger, WandbLogger, scalars
 from moejax.train.mesh import MeshShape
 from moejax.train.training import phases
+from moejax.wording import install_command
 
 LINE = {"phase": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
 
@@ -174,5 +176,7 @@ def test_wandb_without_a_network_leaves_its_runs_on_disk(tmp_path, monkeypatch):
 
 def test_a_logger_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"recipe.loggers.wandb needs wandb, .* pip install 'moejax\[wandb\]'"):
+    with pytest.raises(
+        ValueError, match=rf"recipe.loggers.wandb needs wandb, .* {re.escape(install_command('wandb'))}"
+    ):
         LoggerConfig(wandb="routing").check()

@@ -184,7 +184,7 @@ def test_out_of_memory_is_a_sentence_with_the_sizes(training, tmp_path, monkeypa
     def too_much(*arguments):
         return [jnp.zeros(2**48).block_until_ready()]
 
-    monkeypatch.setattr(loop, "first_state", too_much)
+    monkeypatch.setattr(loop.Trainer, "initial_state", too_much)
     sizes = r"too little memory.* 1125899906842624 bytes.*parameters and optimizer of .* need [\d.]+ kB on each device"
     with pytest.raises(UserError, match=rf"{sizes}.*recipe\.microbatches"):
         train(on_one_device(training), tmp_path)

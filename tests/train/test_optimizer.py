@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from moejax.config import check_fields
 from moejax.model import transformer
-from moejax.plan.analytic_estimate import step_bytes
+from moejax.plan.analytic_estimate import step_memory
 from moejax.plan.plan import parameter_bytes
 from moejax.train import optimizer as module
 from moejax.train.directory.checkpoint import CheckpointManager
@@ -219,7 +219,7 @@ def test_muon_stores_one_moment_of_a_hidden_matrix(training):
 def test_moments_in_bfloat16_save_four_bytes_of_a_parameter(training):
     mesh = {"dcn_data": 1, "data": 1, "fsdp": 8, "expert": 1, "tensor": 1}
     wide, narrow = (with_optimizer(training, "adamw", moments) for moments in MOMENT_TYPES)
-    saved = step_bytes(wide, mesh, "gpu") - step_bytes(narrow, mesh, "gpu")
+    saved = step_memory(wide, mesh, "gpu").total - step_memory(narrow, mesh, "gpu").total
     assert saved == pytest.approx(parameter_bytes(training, mesh))
 
 

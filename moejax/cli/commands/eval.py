@@ -17,6 +17,7 @@ from moejax.errors import UserError
 from moejax.folder import write_json
 from moejax.ranges import whole
 from moejax.say import say
+from moejax.wording import install_command
 
 EXAMPLE = """\
   moejax eval runs/mine --tasks lambada_openai,arc_easy
@@ -66,7 +67,7 @@ class EvalCommand(Command, name="eval"):
 
     def check(self) -> None:
         if find_spec("lm_eval") is None:
-            raise UserError("moejax eval needs the package lm-eval; run pip install 'moejax[eval]'.")
+            raise UserError(f"moejax eval needs the package lm-eval; run {install_command('eval')}.")
         if self.suite is None and not self.tasks.strip(","):
             raise UserError(
                 f"--tasks {self.tasks!r} names no task; give one or more, like --tasks arc_easy,piqa, or a paper's "

@@ -31,6 +31,7 @@ EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
   moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology h100:8x8 --search --price 2.5
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4 --estimate   # no compiler of TPUs needed
   moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
 
 
@@ -59,6 +60,11 @@ class PlanCommand(ConfigOptions, name="plan"):
     microbatches: Annotated[int, whole(1, 1_000_000)] | None = option(
         None, "number of microbatches per step (gradient accumulation)", metavar="N"
     )
+    estimate: bool = option(
+        False,
+        "estimate memory and time by arithmetic, in seconds and without a compiler of the chip",
+        excludes=("search", "out"),
+    )
     search: bool = option(False, "search over meshes, remat policies and microbatches, and rank the candidates")
     compile: Annotated[int, whole(1, 1_000)] | None = option(
         None,
@@ -71,8 +77,10 @@ class PlanCommand(ConfigOptions, name="plan"):
 
     def run(self) -> None:
         from moejax.plan import process
+        from moejax.plan.analytic_estimate import analytic_estimate
+        from moejax.plan.plan import check_plan
         from moejax.plan.search import search
-        from moejax.plan.summary import search_summary, summary
+        from moejax.plan.summary import estimate_summary, search_summary, summary
         from moejax.plan.topology import check_compiler, parse
         from moejax.report import render
 
@@ -83,6 +91,11 @@ class PlanCommand(ConfigOptions, name="plan"):
                 "out, or plan for TPUs or GPUs."
             )
         training = self._training()
+        if self.estimate:
+            check_plan(training, topology)
+            estimated = analytic_estimate(training, topology)
+            render.show(estimate_summary(training, topology, estimated, self.price), as_json=self.json)
+            return
         with out_set(self.out):
             if self.search:
                 check_compiler(topology)
@@ -99,10 +112,10 @@ class PlanCommand(ConfigOptions, name="plan"):
             raise UserError(_too_large(plans[0], training, topology))
 
     def _training(self) -> Training:
-        from moejax.train.auto import choose_hyperparameters
-        from moejax.train.training import Training
+        from moejax.cli.config_file import load
+        from moejax.train.training import Training, choose_hyperparameters
 
-        training = choose_hyperparameters(self.load(Training)).training
+        training = choose_hyperparameters(load(Training, self.config, self.overrides)).training
         recipe = training.recipe
         if self.mesh is not None:
             recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(self.mesh)))

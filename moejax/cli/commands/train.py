@@ -179,8 +179,6 @@ class TrainCommand(ExportableOptions, name="train"):
 
         speaks = group.is_main and (self.parent is None or group.count > 1)
         training, folder, derivation = group.run_or_abort(self._training)
-        if derivation and group.is_main:
-            say(*derivation)
         try:
             with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
                 rows = train(
@@ -196,6 +194,7 @@ class TrainCommand(ExportableOptions, name="train"):
                     profile=self.profile,
                     log=lambda text: say(f"moejax: {text}"),
                     progress=progress,
+                    on_accepted=lambda: say(*derivation) if derivation else None,
                 )
         except Stopped as stopped:
             if group.is_main:
@@ -209,15 +208,16 @@ class TrainCommand(ExportableOptions, name="train"):
         return 0
 
     def _training(self) -> tuple[Training, Path, tuple[str, ...]]:
-        from moejax.train.auto import choose_hyperparameters
-        from moejax.train.training import Training
+        from moejax.cli.config_file import load
+        from moejax.train.training import Training, choose_hyperparameters
 
         if self.config:
-            chosen = choose_hyperparameters(self.load(Training))
+            chosen = choose_hyperparameters(load(Training, self.config, self.overrides))
             training, derivation = chosen.training, chosen.derivation
         else:
             training, derivation = _saved(Path(str(self.out))), ()
-        self.check_exportable({training.name: training.architecture})
+        if self.exportable is not None:
+            self.check_exportable({training.name: training.architecture})
         return training, Path(self.out or f"runs/{training.name}"), derivation
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from moejax.data.source import Corrupt, Document, SourceOptions, WholeFile, file
 from moejax.errors import UserError
-from moejax.wording import says
+from moejax.wording import install_command, says
 
 PREFIX = "hf:"
 
@@ -64,7 +64,7 @@ def _load(name: str, config: str):
         import datasets  # type: ignore[import-not-found]
     except ImportError:
         raise UserError(
-            f"{PREFIX}{name} needs the package datasets, which is not installed. Run pip install 'moejax[hf]'."
+            f"{PREFIX}{name} needs the package datasets, which is not installed. Run {install_command('hf')}."
         ) from None
     try:
         if Path(name).is_dir():

@@ -20,6 +20,7 @@ from moejax.kernels import cpu
 from moejax.kernels.table import TABLE, load, select
 from moejax.pytree import pytree
 from moejax.sharding import TOKEN_AXES, on_many_devices
+from moejax.wording import install_command
 
 CUDNN_LATENT = (192, 128)
 """Only combination of different query and value widths that cuDNN supports, as in DeepSeek-V3."""
@@ -160,5 +161,5 @@ def check_attention(architecture: Architecture, backend: str, compute_dtype: str
     if backend == "numba" and not cpu.available():
         raise UserError(
             "runtime.attention 'numba' needs the package numba, which is not installed or does not work here. "
-            "Run pip install 'moejax[cpu]', or choose 'auto'."
+            f"Run {install_command('cpu')}, or choose 'auto'."
         )

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from moejax.errors import UserError
 from moejax.folder import open_regular, write_text
 from moejax.stored import Damaged, parse_line, read_bytes, read_json, write_json
-from moejax.wording import says, some
+from moejax.wording import install_command, says, some
 
 TRUNK = "trunk"
 
@@ -255,7 +255,7 @@ class LoggerConfig:
         ):
             if chosen and importlib.util.find_spec(package) is None:
                 raise UserError(
-                    f"recipe.loggers.{extra} needs {package}, which is not installed: pip install 'moejax[{extra}]'."
+                    f"recipe.loggers.{extra} needs {package}, which is not installed. Run {install_command(extra)}."
                 )
 
 

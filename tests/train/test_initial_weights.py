@@ -18,11 +18,11 @@ from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.sharding import MESH_AXES
 from moejax.stored import read_json
-from moejax.train import start as module
+from moejax.train import initial_weights as module
+from moejax.train.initial_weights import check_initial_weights, initial_weights_sha256, state_from_weights
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 from moejax.train.program import make_program
-from moejax.train.start import check_initial_weights, first_state, initial_weights_sha256
 from moejax.train.training import InitialWeights
 from moejax.weights.folder import save_weights
 
@@ -51,7 +51,7 @@ def with_weights(training, architecture, source, **initial):
 
 def start(training, log=lambda text: None):
     mesh = jax.make_mesh((1, 1, 1, 1), MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:1])
-    return first_state(training, make_program(training, mesh), log)
+    return state_from_weights(training, make_program(training, mesh), log)
 
 
 def logits(architecture, params, expert_bias=None):
@@ -140,7 +140,7 @@ def test_every_mesh_begins_with_the_same_weights_and_reads_each_part_once(traini
     monkeypatch.setattr(module, "_place", counted)
     shape = {"data": 2, "expert": 2, "tensor": 2}
     mesh = jax.make_mesh(tuple(shape.get(axis, 1) for axis in MESH_AXES), MESH_AXES, (AxisType.Auto,) * 4)
-    state = first_state(one, make_program(one, mesh), lambda text: None)
+    state = state_from_weights(one, make_program(one, mesh), lambda text: None)
     monkeypatch.undo()
     # What is drawn, as routers are, is rounded as its program has it.
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), state.params, start(one).params)

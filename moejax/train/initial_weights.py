@@ -1,4 +1,4 @@
-"""Create the first state of a training run: random weights from its seed, or the weights of another model.
+"""Start a training run from another model's weights, or an MoE model from a dense model's weights.
 
 Each process reads the parts of another model's weights that its devices hold, one at a time.
 """
@@ -51,16 +51,13 @@ from moejax.weights.upcycle import OF_THE_MIXTURE, Read, ReadBlock, check_upcycl
 from moejax.wording import some
 
 
-def first_state(training: Training, program: Program, log: Callable[[str], None]) -> TrainState:
-    """Return a training run's first state on the mesh of ``program``.
+def state_from_weights(training: Training, program: Program, log: Callable[[str], None]) -> TrainState:
+    """Return a training run's first state on the mesh of ``program``, with its initial weights.
 
     Raises:
       UserError: the initial weights do not exist, or their model is not compatible.
     """
-    state = program.init(training.seed)
-    given = training.recipe.initial_weights
-    if not given.source:
-        return state
+    given, state = training.recipe.initial_weights, program.init(training.seed)
     bias = state.expert_bias
     shardings, fresh = dict(flat(program.shardings.params)), dict(flat(state.params))
     state = replace(state, params=None, ema=None)
@@ -87,15 +84,12 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
 
 
 def initial_weights_sha256(training: Training) -> str:
-    """Return the SHA-256 of a training run's initial weights, reading all of them; empty for random weights.
+    """Return the SHA-256 of a training run's initial weights, reading all of them.
 
     Raises:
       UserError: the weights do not exist, or differ from what was written.
     """
-    given = training.recipe.initial_weights
-    if not given.source:
-        return ""
-    path = Path(given.source).expanduser()
+    path = Path(training.recipe.initial_weights.source).expanduser()
     if is_weights(path):
         content = sha256(path / WEIGHTS)
         check_as_written(path / WEIGHTS, content)
@@ -111,12 +105,10 @@ def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> No
 
     ``tokenizer`` is the data's tokenizer, if known.
     """
-    given = training.recipe.initial_weights
-    if given.source:
-        path = Path(given.source).expanduser()
-        with _weights(path) as (source, _):
-            _check_fit(training, source)
-        _check_tokenizer(path, tokenizer)
+    path = Path(training.recipe.initial_weights.source).expanduser()
+    with _weights(path) as (source, _):
+        _check_fit(training, source)
+    _check_tokenizer(path, tokenizer)
 
 
 def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:

@@ -4,14 +4,16 @@ import dataclasses
 import math
 
 import pytest
+from command import write_config
 
 from moejax.__main__ import main
 from moejax.config import build, dump
+from moejax.errors import UserError
 from moejax.laws.budget.peak_rate import LAWS, counted, peak_rate
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
-from moejax.train.auto import choose_hyperparameters
-from moejax.train.training import Training
+from moejax.train import loop
+from moejax.train.training import Training, choose_hyperparameters
 
 
 def left_open(training, **changes):
@@ -66,12 +68,21 @@ def test_auto_is_only_for_settings_that_a_law_can_choose(training):
         build(Training, settings)
 
 
-def test_the_command_line_prints_the_derivation(capsys, tmp_path):
-    words = ["--config=configs/tiny.py", "--config.recipe.batch_tokens=auto", "--config.recipe.data.source=nowhere"]
-    assert main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+def test_the_command_line_prints_the_derivation_of_an_accepted_training_only(capsys, tmp_path, monkeypatch):
+    def enough(trainer):
+        raise UserError("enough")
+
+    monkeypatch.setattr(loop.Trainer, "train", enough)
+    words = ["train", f"--config={write_config(tmp_path)}", "--config.recipe.optimizer.learning_rate=auto"]
+    words += ["--config.architecture.vocab_size=300", "--out", str(tmp_path / "out")]
+    for refused in ("recipe.data.source=nowhere", "recipe.mesh.data=3", "architecture.num_heads=0"):
+        assert main([*words, f"--config.{refused}"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert main(words) == 2
     printed = capsys.readouterr().err
-    assert "tian-2025 (Tian et al. 2025, Eq. 5) for 131,072 tokens" in printed
-    assert "FLOPs without vocabulary:\n  batch_tokens = " in printed
+    assert "tian-2025 (Tian et al. 2025, Eq. 5) for 8,192 tokens" in printed
+    assert "FLOPs without vocabulary:\n  optimizer.learning_rate = " in printed
+    assert printed.count("the tokenizer of the text has 257 tokens, so 43 embeddings are never used.") == 1
 
 
 def test_a_rate_comes_with_the_range_of_all_published_laws(training):
