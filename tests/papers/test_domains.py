@@ -103,7 +103,7 @@ def test_the_recipe_writes_a_law_per_domain_that_can_be_asked(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     command = ["fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--recipe", "domains", "--hold-out", "tokens"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
-    assert "chapter 002 gives 0.02" in capsys.readouterr().out
+    assert "chapter 002 states 0.02" in capsys.readouterr().out
     assert FitResult.load(tmp_path / "out" / "fits" / "math.json").law.tokens_exponent == pytest.approx(0.45, rel=0.01)
     assert (tmp_path / "out" / "figures" / "chapter-002-domains.png").is_file()
     assert main([*command, "--shares", "web=0.5,math=-1"]) == 2
