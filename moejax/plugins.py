@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 
 _UNUSABLE: dict[tuple[str, str], str] = {}
-"""Errors of plugins that cannot be used, by group of entry points and name."""
+"""Errors of plugins that cannot be used, keyed by group of entry points and name."""
 
 
 class LazyDict(MutableMapping[K, V]):
@@ -68,7 +68,7 @@ def with_plugins(
     kind: type[V] | None = None,
     aliases: Callable[[V], Sequence[str]] = lambda entry: (),
 ) -> dict[str, V]:
-    """Return moejax's own entries and those of a group of entry points, by name.
+    """Return moejax's own entries and those of a group of entry points, keyed by name.
 
     Plugins that cannot be used are left out. One message names them, and only a command that asks for one of them
     fails (``LazyDict``).
@@ -92,7 +92,7 @@ def with_plugins(
             _check_free(aliases(found), taken)
         except UserError as error:
             problem = f"The package {package} (entry point {point.name!r} of {group}) {told(error)}"
-            _UNUSABLE[group, point.name] = f"{problem}. Change or uninstall it."
+            _UNUSABLE[group, point.name] = f"{problem}. Fix or uninstall the package."
             continue
         merged[point.name] = found
         taken |= {point.name, *aliases(found)}
@@ -110,9 +110,9 @@ def _check_free(names: Sequence[str], taken: Collection[str]) -> None:
 def _load(point: EntryPoint, kind: type[V] | None) -> V:
     """Return the object of an entry point; raise ``UserError`` with the end of a sentence if it cannot be used."""
     if not NAME.fullmatch(point.name):
-        raise UserError("needs a name of lower-case letters, digits and underscores")
+        raise UserError("has an invalid name; use lower-case letters, digits and underscores")
     try:
-        # A package may print; stdout is for results. It may also exit, without an error.
+        # A package may print during its import, but stdout is for results. It may also exit.
         with contextlib.redirect_stdout(sys.stderr):
             found = point.load()
     except (Exception, SystemExit) as error:
@@ -122,7 +122,7 @@ def _load(point: EntryPoint, kind: type[V] | None) -> V:
         wanted = "a function" if kind is None else f"a {kind.__name__}"
         raise UserError(f"is a {type(found).__name__} and must be {wanted}")
     if kind is not None and (name := getattr(found, "name", "")) != point.name:
-        raise UserError(f"has the name {name!r}; both must be the same")
+        raise UserError(f"loads an object with the name {name!r}; both names must be equal")
     return cast(V, found)
 
 
