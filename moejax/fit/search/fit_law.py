@@ -178,7 +178,8 @@ def chosen(points: Float[np.ndarray, "ends free"], values: Float[np.ndarray, " e
     several optima with the same objective, such as two laws with swapped terms. The optimum nearest to the origin is
     selected, and among equally near ones the first in the order of the coordinates.
     """
-    left = np.flatnonzero(values <= np.nanmin(values) * (1 + EQUAL))
+    lowest = np.min(values)
+    left = np.flatnonzero(values <= lowest + EQUAL * abs(lowest))
     for key in (np.linalg.norm(points, axis=1), *points.T):
         left = left[key[left] <= key[left].min() + APART]
     return int(left[np.argmin(values[left])])
