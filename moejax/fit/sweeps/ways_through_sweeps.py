@@ -20,7 +20,7 @@ from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
 
 MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
-"""Three ways to reduce each sweep to one row."""
+"""Labels of the three ways to reduce each sweep to one row."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class Estimate(Named):
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
-    """Reason why resamples are not used for the interval or, without an interval, why there is none: too few draws."""
+    """Clause stating that the draws are too few for an interval from resamples or, without an interval, for any."""
     reason: str = ""
     """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
     at_a_bound: bool = False
