@@ -345,7 +345,7 @@ class FitResult(Plotted):
         return tuple(said)
 
     def _differ(self, functional: Callable[[Any], Any], errors: Any = None) -> Any:
-        """Return whether each number of a functional differs between equally good laws by more than its error."""
+        """Return whether each number of a functional differs significantly between equally good laws (``apart``)."""
         if errors is None and self.uncertainty is not None:
             errors = self.uncertainty.spread(self.law, functional).errors
         return apart(self.law, self.alternatives, functional, errors, self.scatter)

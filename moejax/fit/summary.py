@@ -214,7 +214,7 @@ def _sweeps(sweeps: Sweeps) -> Table:
     each = [way.coefficients for way in sweeps.ways.values()]
     names = dict.fromkeys(name for one in each for name in one)
     rows = [[name, *(_with_ends(one.get(name)) for one in each)] for name in names]
-    title = f"Through the sweeps in three ways, with {in_percent(sweeps.level)} intervals {STANDARD}"
+    title = f"Coefficients from three reductions of the sweeps, with {in_percent(sweeps.level)} intervals {STANDARD}"
     return Table(title, columns, rows, key="sweeps")
 
 

@@ -96,9 +96,9 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
             _estimate_totals(study, estimate),
         ],
         notes=[
-            "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one, "
-            "layers computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
-            "halved."
+            "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one sequence, with "
+            "recomputation. chips: smallest number whose memory holds both. FLOPs: trunk and branches; attention is "
+            "not halved for causality."
         ],
         data=_as_data(study, estimate),
     )
@@ -134,7 +134,7 @@ def downstream_in_words(asked: EstimatedDownstream) -> str:
         lacks = f"is not installed here; run {install_command('eval')}"
         harness = f" lm-evaluation-harness {'is installed' if asked.has_harness else lacks}."
     return (
-        f"downstream asks {counted(asked.tasks, 'task')} of {counted(asked.checkpoints, 'checkpoint')}, "
-        f"{counted(asked.scores, 'score')}.{harness} The FLOPs above do not include them: each million tokens of a "
-        f"task's texts takes {1e6 * asked.flops_per_token:.3g} over all checkpoints."
+        f"Downstream evaluation: {counted(asked.tasks, 'task')} on {counted(asked.checkpoints, 'checkpoint')}, "
+        f"{counted(asked.scores, 'score')}.{harness} The FLOPs above do not include it: each million tokens of a "
+        f"task's text takes {1e6 * asked.flops_per_token:.3g} FLOPs over all checkpoints."
     )

@@ -156,7 +156,7 @@ class Between:
 
     @property
     def beyond(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
-        """Extrapolation factors of ``read_at`` per group: above 1 beyond its largest FLOPs, below 1 under its smallest."""
+        """Extrapolation factors of ``read_at`` per group: > 1 above its largest FLOPs, < 1 below its smallest."""
         first, second = (
             np.array([factor(at, spent.min(), spent.max()) if np.isfinite(at) else np.nan for at in read])
             for read, spent in zip(self.read_at, (one.runs.design.flops for one in self.budgets), strict=True)

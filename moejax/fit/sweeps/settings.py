@@ -197,7 +197,7 @@ class _Quadratic:
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
     """Return a mask of the runs near the best settings (in grid values and in loss), and the best settings.
 
-    Runs that differ only in the seed are kept or left out together, by their mean loss, so that no seed is kept by chance.
+    Runs that differ only in the seed are kept or dropped together, by their mean loss, so that no seed is kept by chance.
     """
     tried, number = np.unique(x, axis=0, return_inverse=True)
     number = number.ravel()
@@ -384,8 +384,8 @@ def _notes(
         "replaced by the minimum of a quadratic in the settings' logarithms through the runs near its best run. "
         f"The {loss} of these runs scatters by {noise:.2g} around the quadratic. "
         f"Median standard error of {loss}: {middle(loss)}; of the logarithm of "
-        f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. Each row's standard errors are in columns such "
-        f"as {standard_error_column(settings[0])}."
+        f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. Standard errors are in columns such as "
+        f"{standard_error_column(settings[0])}."
     ]
     if refused:
         said.append(

@@ -19,7 +19,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
 
-MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
+MINIMA, ALIKE, BEST = "minima", "minima, equal weights", "best rows"
 """Labels of the three ways to reduce each sweep to one row."""
 
 

@@ -41,7 +41,7 @@ EQUAL = 1.005
 
 @dataclass(frozen=True)
 class ExpertSign:
-    """Evidence that a table's models have experts, so its one size column cannot be both total and active parameters."""
+    """Evidence that a table's models have experts, so its only size column cannot give total and active parameters."""
 
     reason: str
     active: str | None = None

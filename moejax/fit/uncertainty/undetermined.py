@@ -85,7 +85,7 @@ def apart(
     errors: Float[np.ndarray, " answers"] | None,
     scatter: float = 0.0,
 ) -> Bool[np.ndarray, " answers"]:
-    """Return whether equally good laws change each number of a functional (flattened) beyond its standard error.
+    """Return whether each number of a functional (flattened) differs significantly between equally good laws.
 
     Args:
       errors: standard errors that ignore the other laws; None or NaN if unknown.
