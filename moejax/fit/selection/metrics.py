@@ -110,7 +110,7 @@ def information_criteria(
     budgets of one model would count as independent runs, which would favour laws that fit the models' random effects.
 
     One linear step moves the coefficients from the fit to their maximum likelihood, because a robust penalty has a
-    different optimum. They stay fixed in directions in which a change by an e-fold moves predictions by less than the scatter.
+    different optimum. They stay fixed in directions in which an e-fold moves predictions by less than the scatter.
 
     Args:
       residual: measured minus predicted log loss.

@@ -197,7 +197,8 @@ class _Quadratic:
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
     """Return a mask of the runs near the best settings (in grid values and in loss), and the best settings.
 
-    Runs that differ only in the seed are kept or dropped together, by their mean loss, so that no seed is kept by chance.
+    Runs that differ only in the seed are kept or dropped together by their mean loss, so that no seed is near by
+    chance.
     """
     tried, number = np.unique(x, axis=0, return_inverse=True)
     number = number.ravel()

@@ -161,8 +161,8 @@ def duplicates(table: RunTable) -> Rows:
     """Return a mask of rows that repeat an earlier row's sizes and loss exactly, usually because a run is listed twice.
 
     Without size columns no row is marked, because equal losses alone are no evidence. Rows that differ in a seed or a
-    setting are not duplicates. If another column is fitted, such as the best learning rate, rows that differ in the loss are
-    not duplicates either.
+    setting are not duplicates. If another column is fitted, such as the best learning rate, rows that differ in the
+    loss are not duplicates either.
     """
     if not table.sizes:
         return np.zeros(len(table.frame), bool)
