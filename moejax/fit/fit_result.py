@@ -639,7 +639,7 @@ class FitResult(Plotted):
             said.append(
                 f"Most residuals exceed Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}), so this is "
                 f"nearly a median regression. For normal noise, {wider} or "
-                f"{argument('penalty', 'squared')} makes standard errors a fifth smaller."
+                f"{argument('penalty', 'squared')} reduces standard errors by about 20 %."
             )
         return said
 

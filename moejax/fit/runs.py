@@ -137,8 +137,8 @@ def runs_from(
     Args:
       design: fields with one entry per run, or numbers.
       loss: losses in nats per token.
-      weight: weights; default 1 for every run.
-      group: group labels; default: runs that differ only in the length of training (tokens, FLOPs, steps) are one
+      weight: weights; by default, 1 for every run.
+      group: group labels; by default, runs that differ only in the length of training (tokens, FLOPs, steps) are one
         group. If no field gives a size, only runs with equal fields form a group.
       output: the law output that ``loss`` holds.
 

@@ -453,7 +453,7 @@ def downstream_tables(findings: Findings) -> list[Table]:
         *(f"{one.task}: {sentence}" for one in links if one.fit for sentence in one.fit.warnings),
         *([f"{downstream.missing} scores are missing; run the study again."] if downstream.missing else []),
     ]
-    fitted = [Table.of("Errors in tasks by the loss", columns, links, notes, key="links")]
+    fitted = [Table.of("Task errors by loss", columns, links, notes, key="links")]
     return [*(fitted if links or downstream.missing else []), _scores_table(downstream.scores)]
 
 

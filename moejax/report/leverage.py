@@ -254,7 +254,9 @@ def _left_out(losses: BudgetLosses) -> str:
         return ""
     flops = [format(each) for each in losses.left_out]
     which = f"at {listed(flops)}" if len(flops) < 4 else f"of {flops[0]} to {flops[-1]}"
-    return f" {counted(len(flops), 'budget')} {which} FLOPs left out: the best size lies outside the trained sizes."
+    return (
+        f" Left out: {counted(len(flops), 'budget')} {which} FLOPs, because the best size is outside the trained sizes."
+    )
 
 
 def _one_sided(between: Between) -> list[str]:

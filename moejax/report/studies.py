@@ -43,7 +43,7 @@ def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: f
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(statuses, key=lambda one: order.index(one.state))
     rest = len(shown) - MOST_SHOWN
-    more = [f"and {rest} more, {shown[MOST_SHOWN].state} and further (--json has all)"] if rest > 0 else []
+    more = [f"and {rest} more, the first of them {shown[MOST_SHOWN].state} (--json lists all)"] if rest > 0 else []
     models = ", ".join(f"{count} {state}" for state, count in states.items() if count)
     spent = f"{hours:,.3g} device-hours" + ("" if cost is None else f", {cost:,.2f}")
     pace = f"; about {clock(left)} left at this pace" if left else ""
@@ -108,7 +108,7 @@ def _estimate_totals(study: Study, estimate: StudyEstimate) -> Table:
     stated = {one.quantity: (one.value, one.source) for one in study.stated}
     rows = [[name.replace("_", " "), value, *stated.get(name, (None, None))] for name, value in estimate.totals.items()]
     columns = (Column(""), Column("here", _written), Column("the paper's", _written), Column("source", words=True))
-    return Table("Altogether", columns, rows)
+    return Table("Totals", columns, rows)
 
 
 def _written(value: float) -> str:

@@ -148,7 +148,9 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
             f"{LEAST_BRANCHES}, since each branch is predicted from the others."
         )
     if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
-        raise UserError(f"The learning rate of {flat[0]} never falls, so it does not show the effect of annealing.")
+        raise UserError(
+            f"The learning rate of {flat[0]} never falls, so this branch does not show the effect of annealing."
+        )
     curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
     for curve in curves.curves:
         if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():

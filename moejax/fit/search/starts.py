@@ -27,7 +27,7 @@ class Sobol:
     """Sobol points that fill a box around the plausible values of the coefficients in centred units.
 
     A term's scale is between 0.02 and 2 in units of the typical loss (``FitObjective``). Exponents, and coefficients
-    that may have either sign, are between -2 and 2. Other coefficients, such as the number of experts at which a
+    that may be negative, are between -2 and 2. Other coefficients, such as the number of experts at which a
     benefit ends, are between 0.02 and 300.
     """
 

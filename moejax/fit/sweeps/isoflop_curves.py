@@ -114,7 +114,7 @@ def _fault(budget: Budget) -> str:
     sizes = [len(np.unique(budget.size[budget.sparsity == level])) for level in budget.levels]
     if (enough := sum(count >= LEAST_SIZES for count in sizes)) < LEAST_SPARSITIES:
         known = f"{_count(len(budget.runs), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"
-        return f"{known}, {enough} of them at {LEAST_SIZES} sizes"
+        return f"{known}, {enough} of them with at least {LEAST_SIZES} sizes"
     return ""
 
 

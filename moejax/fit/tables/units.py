@@ -110,7 +110,7 @@ def _word(kind: str, factor: float) -> str:
 
 
 def _apart(column: Values, wrong: Bool[np.ndarray, " rows"]) -> bool:
-    """Return whether the wrong rows are in another unit than the rest, and not just the smallest values of a column."""
+    """Return whether the wrong rows have a different unit, and are not just the smallest values of a column."""
     rest = column[~wrong]
     gap = min(abs(np.log10(rest.min() / column[wrong].max())), abs(np.log10(column[wrong].min() / rest.max())))
     return bool(gap > THOUSAND / 2)

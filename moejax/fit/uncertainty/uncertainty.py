@@ -352,7 +352,7 @@ class Uncertainty:
         return _Centred(law, units, dict(zip(names, values, strict=True)), dict(zip(names, tangents, strict=True)))
 
     def _units(self, law: Law) -> dict[str, float]:
-        """Return the geometric middle of the fitted ranges of a law's inputs, by kind of unit."""
+        """Return the geometric middle of the fitted ranges of a law's inputs, keyed by kind of unit."""
         kinds = KINDS | {name: (name,) for name in self.ranges if name not in FIELDS}
         middles = {
             kind: [
