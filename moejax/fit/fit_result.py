@@ -399,7 +399,7 @@ class FitResult(Plotted):
         return None if kept.few else kept
 
     def likely(self, bootstrap: Any = None, *, drawn: bool = False) -> Any:
-        """Return laws that represent the fit's uncertainty, for the interval of a search's result.
+        """Return laws that represent the fit's uncertainty, for intervals of numbers that a search finds.
 
         This is the only rule for the method of such intervals: the given bootstrap, else the stored one, else the
         covariance. None if the fit did not converge or has too few draws for intervals.

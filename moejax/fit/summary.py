@@ -49,7 +49,7 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
 
 
 def lead(fit: FitResult, answers: Answers) -> list[str]:
-    """Return a sentence on what to train at each given budget; without a budget, a sentence on how to give one."""
+    """Return a sentence per given budget on what to train; without budgets, return a sentence on how to give one."""
     decided: dict[str, list[Estimate]] = {}
     for one in answers.decisions:
         if one.given:

@@ -76,7 +76,7 @@ def schedule_of(text: str, given: Mapping[str, str], curves: Curves) -> np.ndarr
 
     Args:
       text: the schedule as the user wrote it, ``steps=…,decay_share=…``, for messages.
-      given: its settings by name.
+      given: the settings of the schedule, keyed by name.
     """
     first = curves.curves[0]
     if unknown := [name for name in given if name not in SCHEDULE]:
@@ -141,7 +141,7 @@ def best_for(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
     if not knows_drops(result):
         remedy = (
             constant_only(curves)
-            or "These curves do not determine it; add a curve whose learning rate falls at another step."
+            or "These curves do not determine this; add a curve whose learning rate falls at another step."
         )
         raise UserError(f"--best depends on how much the loss falls when the learning rate falls. {remedy}")
     first = curves.curves[0]

@@ -197,4 +197,4 @@ def test_budgets_that_took_no_part_are_named(tmp_path, capsys):
     assert np.ptp([row["leverage"] for row in said]) < 0.2
     assert all(row["low"] < row["leverage"] < row["high"] for row in said)
     assert main(["leverage", f"{grid}:num_experts > 0", f"{grid}:num_experts == 0"]) == 0
-    assert "left out: the best size lies outside the trained sizes" in capsys.readouterr().out
+    assert "because the best size is outside the trained sizes" in capsys.readouterr().out

@@ -26,9 +26,9 @@ Points = Float[np.ndarray, "starts free"]
 class Sobol:
     """Sobol points that fill a box around the plausible values of the coefficients in centred units.
 
-    A term's scale is between 0.02 and 2 in units of the typical loss (``FitObjective``). Exponents, and coefficients
-    that may be negative, are between -2 and 2. Other coefficients, such as the number of experts at which a
-    benefit ends, are between 0.02 and 300.
+    Exponents, and scales of terms in units of the typical loss (``FitObjective``), are between 0.02 and 2 in absolute
+    value. Coefficients that may be negative are between -2 and 2. Other coefficients, such as the number of experts at
+    which a benefit ends, are between 0.02 and 300.
     """
 
     count: int = 2048
@@ -44,7 +44,7 @@ class Sobol:
 
 
 def _box(objective: FitObjective, name: str) -> tuple[float, float]:
-    """Return the smallest and largest size of a coefficient among the starts."""
+    """Return the smallest and largest absolute value of a coefficient among the starts."""
     fields = {f.name: f for f in dataclasses.fields(objective.law)}
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}

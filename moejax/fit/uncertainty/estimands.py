@@ -198,7 +198,7 @@ def what_is_decided(law: type) -> str:
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
         judged = any(name in law.outputs for name in LETTERS)
-        search = ", or search an optimum with moejax design --law FIT" if judged else ""
+        search = ", or search for an optimum with moejax design --law FIT" if judged else ""
         return f"{called(law)} has no decisions; predict a run (--predict){search}."
     return (
         f"{called(law)} has these decisions: "
