@@ -166,7 +166,7 @@ NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
 """Relative excess over the lowest loss up to which settings are near the optimum.
 
 A quadratic does not describe settings farther away or diverged runs. The next larger value is used if no more settings
-remain than the quadratic has coefficients, for example on coarse grids or if noise exceeds the effect of a grid step.
+remain than the quadratic has coefficients. Causes are a coarse grid, or noise that exceeds the effect of a grid step.
 """
 FLATTEST = 1e-12
 """Rise over the tried settings, as a share of the loss, below which a quadratic counts as flat."""

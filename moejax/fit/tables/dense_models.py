@@ -90,8 +90,8 @@ def _numbers(cells: Series, *, if_text: float) -> Float[np.ndarray, " rows"]:
 def fill_dense_rows(table: RunTable) -> None:
     """Fill the empty cells of dense models, with 0 experts and total = active parameters, and add a note.
 
-    A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total equals
-    its active parameters, or its total is empty and another row has experts.
+    A row is dense if it has 0 or 1 experts. A row with empty expert counts is dense if its total equals its active
+    parameters, or if its total is empty and another row has experts.
     """
     frame = table.frame
     columns = {}
