@@ -126,7 +126,7 @@ def predict_curve(
 ) -> DataFrame:
     """Predict the loss after given updates of a schedule.
 
-    Returns a table with columns ``step``, ``lr``, ``loss``, ``low``, ``high`` and ``reason``. A measured loss is in the
+    The table has columns ``step``, ``lr``, ``loss``, ``low``, ``high`` and ``reason``. A measured loss is in the
     range with probability ``level``; ``reason`` explains a missing range. The law does not describe the warm-up.
 
     Raises:

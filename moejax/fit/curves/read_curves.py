@@ -1,8 +1,8 @@
 """Read loss curves from CSV, Parquet and JSON-lines files, trackers, and the ``metrics.jsonl`` of training runs.
 
 A curve holds the measured losses of one training run and the learning rate of every update. Learning rates are logged
-at some steps only and interpolated linearly. A rate that is constant before and after two logged steps jumps at the
-later one.
+at some steps only and interpolated linearly. If the rate is constant before one logged step and after the next, it
+jumps at the next.
 """
 
 from __future__ import annotations

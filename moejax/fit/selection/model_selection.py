@@ -226,7 +226,8 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}), so no law is recommended "
-            f"for extrapolation; {against}{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
+            f"for extrapolation; {against}"
+            f"{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
         )
     if best.misses:
         return selection(
