@@ -233,7 +233,7 @@ def test_a_tiny_twin_runs_through_to_its_fit(name, argument, tmp_path):
     if found.downstream.tasks:
         scores = run_table.read(tmp_path / "scores.parquet")
         assert len(scores) == len(run_table.read(tmp_path / "runs.parquet"))
-        assert "Errors in tasks by the loss" in (tmp_path / "report.md").read_text()
+        assert "Task errors by loss" in (tmp_path / "report.md").read_text()
     if (name, argument) == ("tian", "tiny"):
         assert "Efficiency leverage by Algorithm 1" in (tmp_path / "report.md").read_text()
         assert (tmp_path / "tian" / "leverages.csv").is_file()

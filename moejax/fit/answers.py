@@ -71,7 +71,7 @@ def asked_of(
     covariance: str = "sandwich",
     by: str = "group",
 ) -> Asked:
-    """Return the requested estimands, for a fit of one of the law's outputs.
+    """Return the requested estimands for a fit of the given output of a law.
 
     Args:
       decide: the given values for each decision, such as ``{"flops": 1e22}``.
@@ -133,7 +133,7 @@ class StandardErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadAs:
-    """Columns of ``predictions.csv`` from which the same runs can be read again."""
+    """Columns of ``predictions.csv`` from which the fitted runs can be read again."""
 
     loss: str
     group: str | None = None

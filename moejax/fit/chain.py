@@ -18,10 +18,10 @@ from moejax.wording import argument
 
 
 def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
-    """Return the fit of a score as a function of sizes, by composing a fit of the loss and a fit of the score.
+    """Compose a fit of the loss and a fit of the score into a fit of the score as a function of sizes.
 
     The two fits are treated as independent, even if both use the same runs. The score is fitted to measured losses, so
-    it does not depend on the residuals of the loss law. The objective, AICc and BIC are sums of both.
+    it does not depend on the residuals of the loss law. The objective, AICc and BIC are sums over both fits.
 
     Args:
       loss_fit: a fit with its uncertainty, as returned by ``moejax.fit``.
@@ -64,7 +64,7 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
 
 
 def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Uncertainty]) -> Uncertainty:
-    """Return the uncertainty of both fits as independent axes, concatenated."""
+    """Return the concatenated uncertainty axes of two independent fits."""
     known = all(one.axes for one in each)
     # Each fit measures steps along its axes in units of its own scatter. Convert them to a common unit.
     sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in (loss_fit, score_fit)]

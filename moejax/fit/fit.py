@@ -26,8 +26,8 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
     """Fit a law to runs. Intervals and prediction ranges of the result are clustered by group.
 
     Args:
-      runs: the result of ``moejax.read_runs``; or a file or DataFrame to read, with messages about omitted or doubtful
-        rows on stderr.
+      runs: the result of ``moejax.read_runs``, or a file or DataFrame to read. Messages about omitted or doubtful rows
+        go to stderr.
       law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, or a law's class. The
         coefficients of a law instance are an additional start.
       loss_law: for a score law, the loss law to chain it to, which is fitted to the same file or DataFrame.
@@ -37,7 +37,7 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
         ``residual`` and ``delta`` as in ``moejax fit``.
 
     Returns:
-      The fit: ``summary()``, ``conf_int()``, ``predict(design)``, ``plot(runs)``, ``save(path)``.
+      The fit, with methods such as ``summary()``, ``conf_int()``, ``predict(design)``, ``plot(runs)``, ``save(path)``.
 
     Raises:
       UserError: the law or an option is unknown, or the runs cannot be read or do not determine the law.
@@ -53,8 +53,8 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
         return _chained(runs, law, loss_law, reading, options)
     if reading and isinstance(runs, ReadRuns | Runs):
         raise UserError(
-            f"{listed(reading)} {'applies' if len(reading) == 1 else 'apply'} when a table is read, but these runs are "
-            f"read already; pass {'it' if len(reading) == 1 else 'them'} to moejax.read_runs."
+            f"{listed(reading)} {'applies' if len(reading) == 1 else 'apply'} only while reading a table, and these "
+            f"runs have already been read. Pass {'it' if len(reading) == 1 else 'them'} to moejax.read_runs instead."
         )
     formula = isinstance(law, str) and is_formula(law)
     if formula and isinstance(runs, Runs):
@@ -104,7 +104,7 @@ def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _chained(runs: Any, law: Any, loss_law: Any, reading: dict[str, Any], options: dict[str, Any]) -> FitResult:
     if isinstance(runs, ReadRuns | Runs):
         raise UserError(
-            "A fit with loss_law reads the table twice; give the file or DataFrame, not runs that are read already."
+            "A fit with loss_law reads the table twice; give the file or DataFrame instead of the result of read_runs."
         )
     losses, scores = (_read(runs, one, reading) for one in (loss_law, law))
     every = with_loss_design(losses.runs, losses.rows, scores.runs, scores.rows)

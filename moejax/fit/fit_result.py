@@ -124,7 +124,7 @@ class FitResult(Plotted):
     unidentified_directions: tuple[str, ...]
     """Directions that the table does not determine, as sentences."""
     aicc: float
-    """Akaike information criterion for Gaussian log-loss residuals, corrected for few runs, with clusters by group;
+    """Corrected Akaike information criterion for Gaussian residuals of log loss with a random effect per group;
     infinite if there are too few runs. See ``information_criteria``."""
     bic: float
     metrics: Metrics
@@ -148,7 +148,7 @@ class FitResult(Plotted):
     """Robust standard deviation of log loss around the loss law, for a score chained to the loss; 0 for any
     other fit."""
     resamples: Resamples | None = None
-    """Coefficients of the fit's bootstrap, from which all intervals of its answers are computed; None without one."""
+    """Bootstrap resamples, from which all intervals of the answers are computed; None without a bootstrap."""
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of ``moejax.read_runs`` with which the table was read, so that commands read it again in the same way."""
 
@@ -320,8 +320,8 @@ class FitResult(Plotted):
     def unknown(
         self, functional: Callable[[Any], Any], count: int, errors: Float[np.ndarray, " answers"] | None = None
     ) -> tuple[str, ...]:
-        """Return why the runs do not determine each of the ``count`` numbers of a functional (flattened); empty if they
-        do.
+        """Return, for each of the ``count`` numbers of a functional (flattened), why the runs do not determine it;
+        empty if they do.
 
         This is the only rule for missing standard errors. A number has no standard error if the fit did not converge,
         the number changes along an undetermined direction, or an equally good law gives another number.
@@ -345,14 +345,14 @@ class FitResult(Plotted):
         return tuple(said)
 
     def _differ(self, functional: Callable[[Any], Any], errors: Any = None) -> Any:
-        """Return whether equally good laws change each number of a functional (flattened) beyond its standard error."""
+        """Return whether each number of a functional differs significantly between equally good laws (``apart``)."""
         if errors is None and self.uncertainty is not None:
             errors = self.uncertainty.spread(self.law, functional).errors
         return apart(self.law, self.alternatives, functional, errors, self.scatter)
 
     def spread(self, functional: Callable[[Any], Any], *, allow_few: bool = False) -> Spread:
-        """Return the uncertainty of every number of a functional (flattened) from the fit's covariance; NaN, with the
-        reason, where it is undetermined, the draws are too few, or the runs give no covariance.
+        """Return the uncertainty of each number of a functional (flattened) from the fit's covariance. It is NaN, with
+        a reason, if the number is undetermined, the draws are too few, or there is no covariance.
 
         Args:
           allow_few: True to compute errors from too few draws (``few``) too, although they are too small.
@@ -372,7 +372,7 @@ class FitResult(Plotted):
         return "" if self.uncertainty is None else self.uncertainty.few
 
     def too_few(self, draws: int, by: str) -> str:
-        """Return a clause stating that a number of draws does not exceed the coefficients'; empty if it does."""
+        """Return a clause stating that there are no more draws than coefficients; empty if there are more."""
         if draws > self.free:
             return ""
         return f"{counted(draws, by)} cannot determine the errors of {counted(self.free, 'coefficient')}"
@@ -399,7 +399,7 @@ class FitResult(Plotted):
         return None if kept.few else kept
 
     def likely(self, bootstrap: Any = None, *, drawn: bool = False) -> Any:
-        """Return laws that represent the fit's uncertainty, for the interval of a search's result.
+        """Return laws that represent the fit's uncertainty, for intervals of numbers that a search finds.
 
         This is the only rule for the method of such intervals: the given bootstrap, else the stored one, else the
         covariance. None if the fit did not converge or has too few draws for intervals.
@@ -482,7 +482,7 @@ class FitResult(Plotted):
         """Return ranges that contain new measured losses with probability ``level``, if the law's form holds there.
 
         The variance of log loss is the coefficients' part plus the residual variance of the fitted runs (lack of fit
-        and seed noise). With few runs the range is from Student's t. Intervals are symmetric in the logarithm, or in
+        and seed noise). Student's t accounts for few runs. Intervals are symmetric in the logarithm, or in
         log odds for a share.
 
         Args:
@@ -639,7 +639,7 @@ class FitResult(Plotted):
             said.append(
                 f"Most residuals exceed Huber's delta of {penalty.delta:g} (the noise is {self.noise:.2g}), so this is "
                 f"nearly a median regression. For normal noise, {wider} or "
-                f"{argument('penalty', 'squared')} makes standard errors a fifth smaller."
+                f"{argument('penalty', 'squared')} reduces standard errors by about 20 %."
             )
         return said
 
@@ -654,7 +654,7 @@ def load_of_runs(path: str | Path) -> FitResult:
     if type(fit.law) in CURVE_LAWS.values():
         raise UserError(
             f"{path} is a fit of loss curves, which needs a schedule; use moejax curves CURVES "
-            f"{command('--law', str(path))}, or give a fit of runs by moejax fit here."
+            f"{command('--law', str(path))}, or give a fit of runs from moejax fit here."
         )
     return fit
 
@@ -705,7 +705,7 @@ _REMEDY = "fit again with moejax fit --out or FitResult.save, and do not edit co
 
 
 def restored(hint: Any, plain: Any, where: str) -> Any:
-    """Convert plain data to a type like ``moejax.config.convert``, with null numbers as NaN.
+    """Convert plain data to a type, as ``moejax.config.convert`` does, but read null numbers as NaN.
 
     Dataclasses may restore themselves with a method ``from_json``. Entries without a field are ignored.
 

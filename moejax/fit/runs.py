@@ -40,7 +40,7 @@ def varies_within_a_group(name: str) -> bool:
 def gives_a_size(design: Design) -> bool:
     """Return whether a design shows which runs have models of the same size.
 
-    A column of a formula may be a size under any name, such as ``width``. A column of two values is a switch.
+    A column of a formula may be a size under any name, such as ``width``. A column with two values counts as a switch.
     """
     own = {name: values for name, values in known(design).items() if not varies_within_a_group(name)}
     return any(name in SIZES or (name not in FIELDS and len(np.unique(own[name])) > 2) for name in own)
@@ -102,7 +102,7 @@ class Runs:
         return digest.hexdigest()[:16]
 
     def where(self, kept: Bool[np.ndarray, " runs"] | Int[np.ndarray, " kept"]) -> Runs:
-        """Return only the runs of a mask, or with the given indices."""
+        """Return the runs selected by a mask or by indices."""
         design = design_from({name: values[kept] for name, values in known(self.design).items()})
         return replace(
             self,
@@ -137,13 +137,13 @@ def runs_from(
     Args:
       design: fields with one entry per run, or numbers.
       loss: losses in nats per token.
-      weight: weights; default 1 for every run.
-      group: group labels; default: runs that differ only in the length of training (tokens, FLOPs, steps) are one
+      weight: weights; by default, 1 for every run.
+      group: group labels; by default, runs that differ only in the length of training (tokens, FLOPs, steps) are one
         group. If no field gives a size, only runs with equal fields form a group.
       output: the law output that ``loss`` holds.
 
     Raises:
-      UserError: there is no run, or a field has another length than ``loss``.
+      UserError: there is no run, or the length of a field differs from that of ``loss``.
     """
     loss = np.atleast_1d(np.asarray(loss, np.float64))
     if not len(loss):

@@ -2,8 +2,8 @@
 
 Two forms are fitted over runs of any size and budget: a bounded sigmoid and a power law. Abnar et al. (2025), Section
 4, plot the relation without a formula. The better form is fitted again with ``transfer``: a model of sparsity S has the
-error of a dense model whose loss is higher by transfer·log(1/(1-S)). If its interval is above 0, sparser models have
-more errors than dense models of the same loss.
+error of a dense model whose loss is higher by transfer·log(1/(1-S)). If the interval of ``transfer`` is above 0,
+sparser models have more errors than dense models of the same loss.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def score_links(
 ) -> list[ScoreLink]:
     """Fit every task of a table with columns ``task``, ``loss``, ``error`` and, for transfer, ``sparsity``.
 
-    Runs with the same ``group``, or else ``model``, are a group, and intervals are by group. The form with the lower
-    AICc is kept.
+    Runs with the same ``group`` (or ``model``, if there is no ``group``) are one group, and intervals are by group. The
+    form with the lower AICc is kept.
     """
     every = []
     for task in dict.fromkeys(table["task"]):

@@ -48,7 +48,7 @@ def with_structure(table: DataFrame) -> DataFrame:
 
 
 def attention_share(architecture: Architecture, sequence_length: float) -> float:
-    """Return attention's share of the FLOPs per token, without logits, by Tian et al. (2025), Appendix I."""
+    """Return attention's share of the FLOPs per token without logits, as in Tian et al. (2025), Appendix I."""
     f = flops_per_token(grouped_square(architecture), sequence_length)
     attention = f.attention_projections + f.attention_scores
     return float(attention / (f.forward - f.router - f.unembedding))

@@ -49,7 +49,7 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
 
 
 def lead(fit: FitResult, answers: Answers) -> list[str]:
-    """Return what to train at each given budget, with intervals or the reason for none, or how to give budgets."""
+    """Return a sentence per given budget on what to train; without budgets, return a sentence on how to give one."""
     decided: dict[str, list[Estimate]] = {}
     for one in answers.decisions:
         if one.given:
@@ -214,7 +214,7 @@ def _sweeps(sweeps: Sweeps) -> Table:
     each = [way.coefficients for way in sweeps.ways.values()]
     names = dict.fromkeys(name for one in each for name in one)
     rows = [[name, *(_with_ends(one.get(name)) for one in each)] for name in names]
-    title = f"Through the sweeps in three ways, with {in_percent(sweeps.level)} intervals {STANDARD}"
+    title = f"Coefficients from three reductions of the sweeps, with {in_percent(sweeps.level)} intervals {STANDARD}"
     return Table(title, columns, rows, key="sweeps")
 
 

@@ -36,9 +36,9 @@ BEST, BRIEF_BEST = 12, 6
 BRIEF_RECIPE = ("leverage", "joint", "power-law")
 """Keys of the tables of a paper's procedure that the terminal shows."""
 MOST_PREDICTED = 60
-"""Number of predicted losses in a table."""
+"""Maximum number of predicted losses in a table."""
 BRIEF_LIMITS = 1
-"""Number of limits in the terminal."""
+"""Maximum number of limits in the terminal."""
 
 
 def conclusions(findings: Findings) -> Result:
@@ -71,7 +71,7 @@ def conclusions(findings: Findings) -> Result:
 
 
 def brief(findings: Findings) -> Result:
-    """Return the short report for a terminal: only the largest of the best runs, the first limits, no coefficients."""
+    """Return the short report for a terminal: best runs of the largest budgets, first limits, and no coefficients."""
     analysed = findings.concluded.analysed
     rest = len(analysed.limits) - BRIEF_LIMITS
     limits = [f"- {limit}" for limit in analysed.limits[:BRIEF_LIMITS]]
@@ -222,7 +222,7 @@ def laws_table(findings: Findings) -> list[Table]:
 
 
 def asks_for_laws(findings: Findings) -> bool:
-    """Return whether laws were requested: always for a run table, by ``analysis.laws`` for a study."""
+    """Return whether laws were requested. A run table always requests them; a study does so with ``analysis.laws``."""
     study = findings.concluded.study
     return study is None or bool(study.analysis.laws)
 
@@ -453,7 +453,7 @@ def downstream_tables(findings: Findings) -> list[Table]:
         *(f"{one.task}: {sentence}" for one in links if one.fit for sentence in one.fit.warnings),
         *([f"{downstream.missing} scores are missing; run the study again."] if downstream.missing else []),
     ]
-    fitted = [Table.of("Errors in tasks by the loss", columns, links, notes, key="links")]
+    fitted = [Table.of("Task errors by loss", columns, links, notes, key="links")]
     return [*(fitted if links or downstream.missing else []), _scores_table(downstream.scores)]
 
 

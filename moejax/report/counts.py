@@ -1,4 +1,4 @@
-"""Count parameters, FLOPs and bytes of an architecture, by part and by each paper's convention."""
+"""Count parameters, FLOPs and bytes of an architecture, per part and under each paper's convention."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def summary(counts: dict[str, Any]) -> Result:
         ),
     ]
     if modules := counts["params_mtp"]:
-        note = "They are not part of the parameters above. Training computes them, and its FLOPs above include them."
+        note = "The parameters above do not include these modules; the training FLOPs above include them."
         title, active = "Modules of multi-token prediction", counts["params_mtp_active"]
         tables.insert(1, _params(title, counts["mtp_params"], modules, active, [note]))
     if (stated := counts["published"]) is not None:
-        columns = (Column("parameters"), Column("stated", format), Column("counted so", format))
+        columns = (Column("parameters"), Column("stated", format), Column("counted this way", format))
         total, active, *_ = stated["computed"]
         rows = [["total", stated["params_total"], total], ["active", stated["params_active"], active]]
         notes = [stated["note"]] if stated["note"] else []

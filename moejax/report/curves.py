@@ -1,4 +1,4 @@
-"""Predict held-out curves, other schedules and the best schedule by a law of loss curves, and report them as tables."""
+"""Predict held-out curves, other schedules and the best schedule with a loss-curve law, and report them as tables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def load_saved(law: str) -> SavedFit | None:
     fit = FitResult.load(path)
     if type(fit.law) not in CURVE_LAWS.values():
         raise UserError(
-            f"{path} is a fit of {called(type(fit.law))}, which is not a law of loss curves; give a fit by `moejax "
+            f"{path} is a fit of {called(type(fit.law))}, which is not a law of loss curves; give a fit from `moejax "
             "curves`."
         )
     plain = read_plain(path)
@@ -76,7 +76,7 @@ def schedule_of(text: str, given: Mapping[str, str], curves: Curves) -> np.ndarr
 
     Args:
       text: the schedule as the user wrote it, ``steps=…,decay_share=…``, for messages.
-      given: its settings by name.
+      given: the settings of the schedule, keyed by name.
     """
     first = curves.curves[0]
     if unknown := [name for name in given if name not in SCHEDULE]:
@@ -141,7 +141,7 @@ def best_for(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
     if not knows_drops(result):
         remedy = (
             constant_only(curves)
-            or "These curves do not determine it; add a curve whose learning rate falls at another step."
+            or "These curves do not determine this; add a curve whose learning rate falls at another step."
         )
         raise UserError(f"--best depends on how much the loss falls when the learning rate falls. {remedy}")
     first = curves.curves[0]
@@ -258,8 +258,8 @@ def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
 
 
 def _gain(result: FitResult, best: BestSchedule, other: np.ndarray, level: float) -> tuple[float, float, float]:
-    """Return the loss difference between another schedule and the best schedule, with its interval by the coefficients'
-    covariance.
+    """Return the loss difference between another schedule and the best schedule, with its interval from the covariance
+    of the coefficients.
     """
     with float64():
         difference = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))
@@ -281,9 +281,9 @@ def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, floa
     ]
     steps = len(best.rates)
     note = (
-        f"It decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) on, to {best.final_share:.2g} of "
-        "the peak. It is an extrapolation: no curve had this schedule. Intervals include the coefficients' "
-        "uncertainty, but not errors of the law's form; compare it with the usual schedule by training both."
+        f"The best schedule decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) to "
+        f"{best.final_share:.2g} of the peak. It is an extrapolation: no curve had this schedule. Intervals include "
+        "the uncertainty of the coefficients, but no model error; train both schedules to compare them."
     )
     title = f"The best schedule for {steps:,} steps under the law, nats/token"
     return Table(title, columns, rows, notes=[note])

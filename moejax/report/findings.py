@@ -1,4 +1,4 @@
-"""The inputs of all figures and sentences of a report: conclusions, run table and training logs."""
+"""Read the inputs of all figures and sentences of a report: conclusions, run table and training logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Findings:
     runs: run_table.DataFrame
     """The run table, one row per model and token budget."""
     logs: dict[str, list[dict[str, Any]]]
-    """Lines of every model's training log, by model, in the table's order."""
+    """Lines of every model's training log, keyed by model, in the table's order."""
     next_runs: dict[str, Any] | None = None
     """``next.json`` of ``moejax next``, if the folder contains it."""
 
@@ -85,8 +85,8 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
 
 
 def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
-    """Return the frontier: runs with a lower loss than all runs with less ``order``, ascending, and one of equal
-    runs.
+    """Return the frontier in ascending ``order``: runs whose loss is at most that of every run with a smaller
+    ``order``. One of several runs with equal ``order`` is kept.
     """
     ordered = runs.sort_values([order, "loss"] if order != "loss" else order).drop_duplicates(order)
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]
@@ -104,8 +104,8 @@ def parts(runs: run_table.DataFrame) -> list[str]:
 
 
 def is_mixture(runs: run_table.DataFrame) -> np.ndarray | None:
-    """Return which runs are MoE models, by their experts or else by total above active parameters; None if
-    undetermined.
+    """Return a mask of the MoE models; None if undetermined. Runs without an expert count are MoE models if their total
+    parameters exceed their active parameters.
     """
     unknown = np.full(len(runs), np.nan)
     experts, total, active = (runs.get(name, unknown) for name in ("num_experts", "params_total", "params_active"))
@@ -129,7 +129,7 @@ def experts(run: Mapping[str, Any]) -> str:
 
 
 def layer_loads(run: Mapping[str, Any]) -> dict[int, list[float]]:
-    """Return expert loads on the validation set (1 is balanced) by layer number; empty for a dense model.
+    """Return expert loads on the validation set (1 is balanced), keyed by layer number; empty for a dense model.
 
     Layer 0 is next to the input, as in ``moejax status --layers``.
     """

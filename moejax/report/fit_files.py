@@ -28,7 +28,7 @@ def written(folder: Path, has_held_out: bool) -> str:
 def write_fit(
     folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
 ) -> None:
-    """Write fit.json, summary.txt, predictions.csv and, for held-out runs, held_out.csv; do nothing for None."""
+    """Write the files of a fit, with held_out.csv if runs were held out; do nothing if ``folder`` is None."""
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)

@@ -101,7 +101,7 @@ def _runs(fit: FitResult, source: Path, columns: ReadAs | None) -> ReadRuns | No
 
 
 def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[str, pd.DataFrame]:
-    """Return the tables of the diagnostic figures, by figure name."""
+    """Return the tables of the diagnostic figures, keyed by figure name."""
     update(0.1, "profiles")
     estimands = evidence.coefficients(fit)
     tables = {

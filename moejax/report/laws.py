@@ -1,4 +1,4 @@
-"""List laws, show a law with its published constants, and predict a design by laws and fits."""
+"""List laws, show a law with its published constants, and predict a design with laws and fits."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Answer:
     source: str
     provenance: str
     values: Mapping[str, float | None]
-    """Predicted values by output."""
+    """Predicted values, keyed by output."""
     units: Mapping[str, str]
     extrapolated: Mapping[str, float]
     """Ratio to the nearest bound of the fitted range, for each variable outside this range."""
@@ -242,8 +242,8 @@ def summary(
 
 
 def _rate(design: Design, answers: Sequence[Answer]) -> PeakRate | None:
-    """Return the recommended learning rate: by the law or fit if there is only one, otherwise the default; None if no
-    law predicts one.
+    """Return the recommended learning rate, from the law or fit if there is only one, otherwise from the default law.
+    Return None if no law predicts a rate.
     """
     asked = [one for one in answers if one.values.get("learning_rate") is not None]
     if not asked:

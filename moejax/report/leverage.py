@@ -240,13 +240,13 @@ def _in_words(losses: BudgetLosses) -> str:
     smoothed, every = int(losses.smoothed.sum()), len(losses.smoothed)
     minimum, lowest = (
         f"the minimum of a quadratic in log {losses.size} through the runs {NEAR}",
-        "the run with the lowest loss",
+        "the lowest measured loss",
     )
     if smoothed in (0, every):
-        how = f"of each of {every} budgets {minimum if smoothed else lowest}"
+        how = f"the loss at each of {every} budgets is {minimum if smoothed else lowest}"
     else:
-        how = f"of {smoothed} of {every} budgets {minimum}, of the others {lowest}"
-    return f"{how}; {_runs(losses)} a budget.{_left_out(losses)}"
+        how = f"the loss at {smoothed} of {every} budgets is {minimum}; at the others it is {lowest}"
+    return f"{how}; {_runs(losses)} per budget.{_left_out(losses)}"
 
 
 def _left_out(losses: BudgetLosses) -> str:
@@ -254,7 +254,9 @@ def _left_out(losses: BudgetLosses) -> str:
         return ""
     flops = [format(each) for each in losses.left_out]
     which = f"at {listed(flops)}" if len(flops) < 4 else f"of {flops[0]} to {flops[-1]}"
-    return f" {counted(len(flops), 'budget')} {which} FLOPs left out: the best size lies outside the trained sizes."
+    return (
+        f" Left out: {counted(len(flops), 'budget')} {which} FLOPs, because the best size is outside the trained sizes."
+    )
 
 
 def _one_sided(between: Between) -> list[str]:
@@ -301,7 +303,7 @@ def _luck(between: Between) -> list[str]:
 
 def _of_a_budget(losses: BudgetLosses) -> str:
     if losses.smoothed.all():
-        return f"a quadratic's through {_runs(losses)}"
+        return f"the minimum of a quadratic through {_runs(losses)}"
     lowest = int((~losses.smoothed).sum())
     where = f" (at {lowest} of {len(losses.counts)} budgets)" if losses.smoothed.any() else ""
     return f"the lowest of {_runs(losses)}{where}"
@@ -318,5 +320,5 @@ def _far(between: Between) -> list[str]:
         return []
     return [
         f"Loss-compute curves are extrapolated beyond the budgets of their runs, {listed(parts)}; intervals do not "
-        "include errors of the curve's form there."
+        "include model error there."
     ]

@@ -272,7 +272,7 @@ FIGURES: dict[str, Draw] = {
     "annealed_losses": _annealed,
     "scores_vs_loss": _scores,
 }
-"""The figures of a report, by name."""
+"""Functions that draw the figures of a report, keyed by figure name."""
 
 
 def draw_all(findings: Findings) -> dict[str, Figure]:
@@ -297,7 +297,7 @@ def write_report(concluded: Concluded) -> Path:
 
 
 def write_pages(folder: Path, text: Mapping[str, str], data: Any, loss_vs_compute: Figure | None = None) -> None:
-    """Write a report's files by name, its loss-compute figure as PDF, and its data last."""
+    """Write the texts of a report, keyed by file name, its loss-compute figure as PDF, and its data last."""
     with one_set():
         if loss_vs_compute is not None:
             loss_vs_compute.save(folder / COMPUTE)

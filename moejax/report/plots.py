@@ -84,7 +84,7 @@ class Plot:
 
 
 def by_name(*plots: Plot) -> dict[str, Plot]:
-    """Return figures as a dictionary by name."""
+    """Return a dictionary of figures, keyed by name."""
     return {plot.name: plot for plot in plots}
 
 
@@ -95,7 +95,7 @@ PREDICTIONS = Plot(
     example=synthetic.predictions,
     shows="predictions against measurements, a panel per law",
 )
-"""Figures of a fit's predictions in a report."""
+"""Figure of a fit's predictions in a report."""
 
 PLOTS = by_name(
     Plot(name="kaplan", draw=law_curves.kaplan, law="kaplan", shows="loss by parameters and tokens"),
@@ -149,7 +149,7 @@ PLOTS = by_name(
         draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
         example=synthetic.fitted,
-        shows="predictions, measurements and residuals of a fit",
+        shows="predictions and measurements of a fit, also over each input",
     ),
     Plot(
         name="profile",
@@ -201,7 +201,7 @@ PLOTS = by_name(
         shows="memory and seconds of plans",
     ),
 )
-"""Figures that belong to no paper, by name; ``moejax.papers.plots.ALL`` also has the papers' figures."""
+"""Figures that belong to no paper, keyed by name; ``moejax.papers.plots.ALL`` also has the papers' figures."""
 
 
 def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
@@ -230,7 +230,7 @@ def _plain(word: str) -> str:
 
 
 def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:
-    """Return the inputs of a figure: the given law or else its law's published constants, and the table.
+    """Return the inputs of a figure: the given law, or else the published constants of the figure's law, and the table.
 
     Raises:
       UserError: the law is not of the figure's form, or the table is missing or lacks columns.
@@ -298,7 +298,7 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = 
 
 
 def small_png(figure: Figure) -> bytes:
-    """Return the figure as a palette PNG smaller than ``LARGEST_BYTES``."""
+    """Return the figure as a palette PNG, smaller than ``LARGEST_BYTES`` if one of ``QUALITIES`` allows it."""
     content = b""
     for dots, colours in QUALITIES:
         with rc_context(RC):

@@ -84,7 +84,7 @@ BRIEF_ROWS, BRIEF_WIDTH = 6, 120
 
 
 def brief(answer: Shown) -> str:
-    """Return an answer in a few lines, for its ``repr``: title, lead, number of warnings, and its main table."""
+    """Return an answer in a few lines, for its ``repr``: title, lead, first warning, and main table."""
     result = answer.summary()
     main = _table(result, None) if any(table.columns for table in result.tables) else Table("")
     name = type(answer).__name__
@@ -109,9 +109,7 @@ def brief(answer: Shown) -> str:
 
 def _print(result: Result, console: Console, wrap: int | None = None) -> None:
     def wrapped(text: str) -> str:
-        """Wrap a text if stdout is not a terminal; terminals wrap lines themselves, and unwrapped lines are easier to
-        copy.
-        """
+        """Wrap a text if ``wrap`` is given. Terminals wrap lines themselves, and unwrapped lines are easier to copy."""
         if wrap is None:
             return text
         return textwrap.fill(text, wrap, subsequent_indent=" " * (len(text) - len(text.lstrip(" -!"))))
@@ -246,7 +244,7 @@ def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
 _SIGNS = re.compile(r"[&<|\\*`#~$]|\](?=\()|(?<![^\W_])_|_(?![^\W_])")
 """Characters that start Markdown syntax: an element, emphasis, code, a link or a formula."""
 _ENTITIES = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "\\": "&#92;"}
-"""Characters that some Markdown readers do not escape by a backslash, mainly in table rows."""
+"""Characters that a backslash does not escape in some Markdown readers, mainly in table rows."""
 _BEGINNING = re.compile(r"^([0-9]*)(?=[>[]|([-+]+|[.)])( |$))")
 """Places where a backslash prevents a line from starting a list, a quotation, a rule or a link definition."""
 
@@ -370,7 +368,7 @@ def _escaped(text: str) -> str:
 
 
 def json(result: Result) -> str:
-    """Return the result's data as JSON; without data, its tables with a dictionary per row."""
+    """Return the result's data as JSON. Without data, return its texts and tables, with a dictionary per row."""
     return json_text(result.data if result.data is not None else finite(_as_data(result)))
 
 

@@ -33,7 +33,7 @@ KILLED = "killed"
 
 
 def trainings(folder: Path) -> list[Path]:
-    """Return the folders of a study's training runs by name, or the folder itself if it is a training run."""
+    """Return the sorted folders of a study's training runs, or the folder itself if it is a training run."""
     models = folder / "models"
     return sorted(child for child in models.iterdir() if child.is_dir()) if models.is_dir() else [folder]
 
@@ -151,7 +151,7 @@ def plan_table(path: Path) -> pd.DataFrame:
 
 
 def of_plan(data: dict[str, Any]) -> pd.DataFrame:
-    """Return the same table as ``plan_table`` from a plan's data."""
+    """Return the table of ``plan_table`` from a plan's data."""
     others = data.get("others")
     return pd.DataFrame([row for plan in [data, *(others or [])] for row in _plan_rows(plan)])
 
@@ -228,7 +228,7 @@ OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {
     "tian-15": scores_table,
     **dict.fromkeys((f"abnar-{number}" for number in (5, 10, 13, 14, 15)), scores_table),
 }
-"""Functions that read a figure's table from a folder, by figure name."""
+"""Functions that read a figure's table from a folder, keyed by figure name."""
 
 
 def run_table_of(source: Path) -> Path:

@@ -43,7 +43,7 @@ def study_status(study: Study, url: str, statuses: Sequence[RunStatus], price: f
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(statuses, key=lambda one: order.index(one.state))
     rest = len(shown) - MOST_SHOWN
-    more = [f"and {rest} more, {shown[MOST_SHOWN].state} and further (--json has all)"] if rest > 0 else []
+    more = [f"and {rest} more, the first of them {shown[MOST_SHOWN].state} (--json lists all)"] if rest > 0 else []
     models = ", ".join(f"{count} {state}" for state, count in states.items() if count)
     spent = f"{hours:,.3g} device-hours" + ("" if cost is None else f", {cost:,.2f}")
     pace = f"; about {clock(left)} left at this pace" if left else ""
@@ -96,9 +96,9 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
             _estimate_totals(study, estimate),
         ],
         notes=[
-            "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one, "
-            "layers computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
-            "halved."
+            "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one sequence, with "
+            "recomputation. chips: smallest number whose memory holds both. FLOPs: trunk and branches; attention is "
+            "not halved for causality."
         ],
         data=_as_data(study, estimate),
     )
@@ -108,7 +108,7 @@ def _estimate_totals(study: Study, estimate: StudyEstimate) -> Table:
     stated = {one.quantity: (one.value, one.source) for one in study.stated}
     rows = [[name.replace("_", " "), value, *stated.get(name, (None, None))] for name, value in estimate.totals.items()]
     columns = (Column(""), Column("here", _written), Column("the paper's", _written), Column("source", words=True))
-    return Table("Altogether", columns, rows)
+    return Table("Totals", columns, rows)
 
 
 def _written(value: float) -> str:
@@ -134,7 +134,7 @@ def downstream_in_words(asked: EstimatedDownstream) -> str:
         lacks = f"is not installed here; run {install_command('eval')}"
         harness = f" lm-evaluation-harness {'is installed' if asked.has_harness else lacks}."
     return (
-        f"downstream asks {counted(asked.tasks, 'task')} of {counted(asked.checkpoints, 'checkpoint')}, "
-        f"{counted(asked.scores, 'score')}.{harness} The FLOPs above do not include them: each million tokens of a "
-        f"task's texts takes {1e6 * asked.flops_per_token:.3g} over all checkpoints."
+        f"Downstream evaluation: {counted(asked.tasks, 'task')} on {counted(asked.checkpoints, 'checkpoint')}, "
+        f"{counted(asked.scores, 'score')}.{harness} The FLOPs above do not include it: each million tokens of a "
+        f"task's text takes {1e6 * asked.flops_per_token:.3g} FLOPs over all checkpoints."
     )

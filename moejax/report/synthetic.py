@@ -25,8 +25,8 @@ def rng() -> np.random.Generator:
 
 
 def predictions() -> pd.DataFrame:
-    """Return 60 runs by chapter 002's law plus noise, predicted by this law and by a variant that reads only active
-    parameters.
+    """Return 60 runs with losses from the law ``effective_params`` plus noise. They are predicted by this law, and by a
+    variant that reads only active parameters.
     """
     law, table = published("effective_params").law, runs(60)
     sizes = {name: table[name].to_numpy(np.float64) for name in ("params_active", "params_total", "tokens")}
@@ -144,7 +144,7 @@ def influences() -> pd.DataFrame:
 
 
 def fitted() -> pd.DataFrame:
-    """Return runs by Chinchilla's law with noise, and the law's predictions."""
+    """Return runs with losses from Chinchilla's law plus noise, and the law's predictions."""
     random, law = rng(), published("chinchilla").law
     active, tokens = np.exp(random.uniform(np.log([1e8, 2e9]), np.log([1e10, 4e11]), (40, 2))).T
     predicted = np.asarray(law(Design(params_active=active, tokens=tokens)), np.float64)
@@ -161,7 +161,7 @@ def fitted() -> pd.DataFrame:
 
 
 def budgets() -> pd.DataFrame:
-    """Return 100 runs of MoE and dense models, curves by chapter 002's law, and bands that widen beyond the runs."""
+    """Return 100 runs of MoE and dense models, curves of ``effective_params``, and bands that widen beyond the runs."""
     table, law = runs(100), published("effective_params").law
     names = ("params_active", "params_total", "tokens", "flops")
     design = Design(**{name: table[name].to_numpy(np.float64) for name in names})
@@ -198,7 +198,7 @@ def ends() -> pd.DataFrame:
 
 
 def runs(count: int = 500) -> pd.DataFrame:
-    """Return a run table of ``count`` MoE and dense models by chapter 002's law, plus noise."""
+    """Return a table of ``count`` runs of MoE and dense models, with losses from ``effective_params`` plus noise."""
     random, law = rng(), published("effective_params").law
     models = max(1, count // 4)
     active = np.exp(random.uniform(np.log(3e7), np.log(3e9), models)).round()

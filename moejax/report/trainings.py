@@ -54,7 +54,7 @@ def memory_text(in_use: int | None, peak: int) -> str:
 
 
 def goodput_text(seconds: Mapping[str, float]) -> str:
-    """Return goodput as ``87.3% of 12:07 (starting 9.1%, checkpointing 3.6%)``, from seconds by cause."""
+    """Return goodput as ``87.3% of 12:07 (starting 9.1%, checkpointing 3.6%)``, from seconds keyed by cause."""
     whole = sum(seconds.values()) or 1.0
     lost = sorted(((s / whole, cause) for cause, s in seconds.items() if cause != "training"), reverse=True)
     told = ", ".join(f"{cause} {part:.1%}" for part, cause in lost if part >= 0.0005)

@@ -97,13 +97,13 @@ def test_every_chip_has_a_source_and_is_found_in_any_case():
 @pytest.mark.parametrize(
     ("name", "installed", "said"),
     [
-        ("abnar.py:downstream", False, "asks 14 tasks of 157 checkpoints, 2,198 scores. lm-evaluation-harness is not"),
+        ("abnar.py:downstream", False, "14 tasks on 157 checkpoints, 2,198 scores. lm-evaluation-harness is not"),
         (
             "abnar.py:tiny-downstream",
             False,
-            "asks 1 task of 18 checkpoints, 18 scores. The FLOPs above do not include them",
+            "1 task on 18 checkpoints, 18 scores. The FLOPs above do not include it",
         ),
-        ("abnar.py:tiny-downstream", True, "18 scores. The FLOPs above do not include them"),
+        ("abnar.py:tiny-downstream", True, "18 scores. The FLOPs above do not include it"),
         ("zhao.py:table-1", True, None),
     ],
 )
@@ -114,7 +114,7 @@ def test_what_will_be_asked_of_checkpoints_is_counted(capsys, monkeypatch, name,
     found = json.loads(printed.out)["downstream"]
     if said is None:
         assert found is None
-        assert "downstream" not in printed.err
+        assert "Downstream" not in printed.err
         return
     assert said in printed.err
     runs = json.loads(printed.out)["runs"]

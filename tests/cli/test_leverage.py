@@ -132,8 +132,8 @@ def test_sizes_of_one_budget_are_no_replicates_and_how_its_loss_came_about_is_sa
     assert main([*words]) == 0
     said = capsys.readouterr()
     assert "replicates" not in said.err
-    assert "A: of each of 5 budgets the minimum of a quadratic in log params_active" in said.out
-    assert "3 runs a budget" in said.out
+    assert "A: the loss at each of 5 budgets is the minimum of a quadratic in log params_active" in said.out
+    assert "3 runs per budget" in said.out
     assert "luckier" not in said.out
     assert "B's up to 3 times above its largest" in said.out
     assert main([*words, "--map", "params_active=0*flops+1e8", "--map", "tokens=flops/6e8"]) == 0
@@ -197,4 +197,4 @@ def test_budgets_that_took_no_part_are_named(tmp_path, capsys):
     assert np.ptp([row["leverage"] for row in said]) < 0.2
     assert all(row["low"] < row["leverage"] < row["high"] for row in said)
     assert main(["leverage", f"{grid}:num_experts > 0", f"{grid}:num_experts == 0"]) == 0
-    assert "left out: the best size lies outside the trained sizes" in capsys.readouterr().out
+    assert "because the best size is outside the trained sizes" in capsys.readouterr().out

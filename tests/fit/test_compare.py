@@ -42,7 +42,7 @@ def test_the_verdict_says_which_law_to_extrapolate_with_why_and_how_far_that_was
     )
     assert found.beyond["tokens"] == pytest.approx(held_out.max() / fitted.max())
     assert (
-        "For extrapolation trust effective_params: it has the lowest error on held-out runs that reach beyond"
+        "For extrapolation, trust effective_params: it has the lowest error on held-out runs that reach beyond"
         in found.verdict
     )
     assert f"{found.beyond['tokens']:.3g} times in tokens" in found.verdict
@@ -189,7 +189,7 @@ def test_how_far_a_law_is_behind_the_best_has_an_interval_and_a_law_is_not_behin
 def test_a_test_that_hardly_reaches_beyond_the_fitted_runs_names_no_law(found):
     selection = choose(found.laws, {"tokens": 1.25})
     assert selection.trusted is None
-    assert "reaches 1.25 times beyond" in selection.sentence
+    assert "exceed the fitted sizes by a factor of 1.25" in selection.sentence
     assert choose(found.laws, {"tokens": 1.25, "expansion": 9.0}).trusted is None
     assert choose(found.laws, {"tokens": 2.5}).trusted == "effective_params"
 

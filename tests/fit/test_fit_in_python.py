@@ -47,7 +47,7 @@ def test_options_that_cannot_be_are_sentences(options, says):
 
 def test_runs_that_are_read_already_take_no_option_of_reading():
     read = moejax.read_runs(swept(), "chinchilla")
-    with pytest.raises(ValueError, match=r"these runs are read already; pass it to moejax\.read_runs"):
+    with pytest.raises(ValueError, match=r"these runs have already been read\. Pass it to moejax\.read_runs"):
         moejax.fit(read, "chinchilla", best_by=["lr"])
 
 

@@ -99,7 +99,7 @@ def test_budgets_met_to_a_few_per_cent_are_recognised(runs):
 def test_a_budget_of_too_few_sparsities_is_left_out_and_said(runs):
     (found,), (sentence,) = isoflop_budgets(runs.where((runs.design.flops > 5e19) | (runs.design.num_experts < 1.5)))
     assert found.flops == pytest.approx(1e20)
-    assert sentence == "3e+19 FLOPs: 16 runs with 2 sparsities, 2 of them at 3 sizes."
+    assert sentence == "3e+19 FLOPs: 16 runs with 2 sparsities, 2 of them with at least 3 sizes."
 
 
 def test_runs_of_weight_0_take_no_part(runs):
@@ -115,9 +115,12 @@ def test_runs_of_weight_0_take_no_part(runs):
         ({"top_k": np.full(112, 60.0)}, "num_experts is 1 and top_k 60 in run 1"),
         (
             {"flops": np.geomspace(3e19, 1e30, 112)},
-            "1 run with 1 sparsity, 0 of them at 3 sizes.* And 107 more budgets",
+            "1 run with 1 sparsity, 0 of them with at least 3 sizes.* And 107 more budgets",
         ),
-        ({"num_experts": np.ones(112)}, r"sizes \(params_total\).*56 runs with 1 sparsity, 1 of them at 3 sizes"),
+        (
+            {"num_experts": np.ones(112)},
+            r"sizes \(params_total\).*56 runs with 1 sparsity, 1 of them with at least 3 sizes",
+        ),
     ],
 )
 def test_what_a_table_lacks_is_a_sentence_with_its_columns(runs, fields, words):

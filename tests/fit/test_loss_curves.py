@@ -250,7 +250,7 @@ def test_curves_of_tokens_alone_are_as_long_as_each_other_or_need_their_steps():
     both = table(curves(("constant", "cosine"))).eval("tokens = step * 64.0").drop(columns="step")
     assert all(one.is_cut for one in read_curves(both).curves)
     shorter = both[(both["run"] != "cosine") | (both["tokens"] < 150_000)]
-    with pytest.raises(ValueError, match=r"rates cannot be summed alike\. Add steps with --map step=tokens/BATCH"):
+    with pytest.raises(ValueError, match=r"needs steps of one size\. Add steps with --map step=tokens/BATCH"):
         read_curves(shorter)
     assert [one.is_cut for one in read_curves(shorter, mapping={"step": "tokens/64"}).curves] == [False, False]
 

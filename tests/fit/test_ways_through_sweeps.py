@@ -73,4 +73,4 @@ def test_fit_smooth_reports_all_three_ways(tmp_path, capsys):
     assert minima["value"] == said["law"]["coefficients"]["a"]
     assert minima["low"] < 0.3 < minima["high"]
     assert main(words) == 0
-    assert "Through the sweeps in three ways" in capsys.readouterr().out
+    assert "Coefficients from three reductions of the sweeps" in capsys.readouterr().out

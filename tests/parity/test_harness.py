@@ -308,7 +308,7 @@ def test_a_study_asks_its_checkpoints_tasks_of_the_harness(folder, tmp_path):
     assert set(scores["given_words"]) == {7}
     assert (scores.loc[scores["task"] == "sums", "answer_tokens"] <= 1).all()
     assert list(scores["error"]) == pytest.approx(100 - scores["score"])
-    assert "Errors in tasks by the loss" in (tmp_path / "out" / "report.md").read_text()
+    assert "Task errors by loss" in (tmp_path / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def _scores(runs: run_table.DataFrame) -> DownstreamScores:
 def _selection(fitted):
     """The law of the lowest error, as if nothing stood against it."""
     best = min(fitted, key=lambda law: law.held_out.mae).name
-    sentence = f"For extrapolation trust {best}: it has the lowest error."
+    sentence = f"For extrapolation, trust {best}: it has the lowest error."
     return ModelSelection(best=best, tied=(), preferred=best, trusted=best, title=best, sentence=sentence)
 
 

@@ -2,8 +2,8 @@
 
 Branches leave a trunk at several steps and decay their learning rates. A law of loss curves is fitted to the trunk and
 its branches. The law gives the loss difference between a branch's end and the branch point; the trunk's measured losses
-give the level at the branch point. Prediction errors are measured by leaving each branch out once and predicting it by
-a fit to the others.
+give the level at the branch point. To measure the prediction errors, each branch is left out once and predicted from a
+fit to the other branches.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LeftOut:
     """Total number of updates."""
     measured: float
     predicted: AnnealedLoss
-    """Prediction with a range from the errors of the other branches."""
+    """Prediction; its range is computed from the errors of the other branches."""
     interpolated: float
     """Baseline without curves: log-log interpolation between the final losses of the nearest other branches."""
 
@@ -140,7 +140,7 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
       law: name or class of the law.
 
     Raises:
-      UserError: there are too few branches, their rates do not fall, a loss is not finite, or a fit has no optimum.
+      UserError: there are too few branches, a rate does not fall, a loss is invalid, or a fit does not converge.
     """
     if len(branches) < LEAST_BRANCHES:
         raise UserError(
@@ -148,7 +148,9 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
             f"{LEAST_BRANCHES}, since each branch is predicted from the others."
         )
     if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
-        raise UserError(f"The learning rate of {flat[0]} never falls, so it does not show the effect of annealing.")
+        raise UserError(
+            f"The learning rate of {flat[0]} never falls, so this branch does not show the effect of annealing."
+        )
     curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
     for curve in curves.curves:
         if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():
@@ -185,8 +187,8 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
 def branch_loss(law: Law, trunk: LossCurve, branch: Branch) -> float:
     """Return the law's loss at a branch's end, shifted by the trunk's measured offset from the law at the branch point.
 
-    A trunk's losses drift around the law for longer than annealing takes, and a branch starts from the trunk's current
-    offset. The offset is averaged over as many steps on each side of the branch point as the branch has.
+    The trunk's offset from the law changes more slowly than the loss of a branch, so a branch keeps the offset of its
+    branch point. The offset is averaged over as many steps on each side of the branch point as the branch has.
     """
     near = np.abs(trunk.steps - branch.start)
     near = near <= max(branch.end - branch.start, int(near.min()))
@@ -206,7 +208,7 @@ def _at_optimum(fit: FitResult, of: str) -> FitResult:
 
 
 def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss:
-    """Return a prediction with a range from the errors of predictions made the same way."""
+    """Return a prediction whose range is computed from ``errors``, the log errors of left-out branches."""
     deviation = float(np.sqrt(np.mean(errors**2)))
     reach = float(scipy.special.stdtrit(len(errors), (1 + LEVEL) / 2)) * deviation
     return AnnealedLoss(
@@ -215,8 +217,8 @@ def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss
 
 
 def _interpolated(x: np.ndarray, y: np.ndarray, kept: Bool[np.ndarray, " points"], at: float) -> float:
-    """Interpolate linearly between the two nearest kept points (x ascending); outside, extrapolate from the two
-    nearest."""
+    """Interpolate linearly between the kept points on both sides of ``at`` (x ascending). Outside the kept points,
+    extrapolate from the nearest two."""
     x, y = x[kept], y[kept]
     right = int(np.clip(np.searchsorted(x, at), 1, len(x) - 1))
     return float(y[right - 1] + (y[right] - y[right - 1]) * (at - x[right - 1]) / (x[right] - x[right - 1]))

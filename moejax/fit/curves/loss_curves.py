@@ -32,10 +32,10 @@ STARTS = 128
 SEARCH = Search(screened=8, rounds=((20, 3),))
 """Search with few starts, since nearly all polished starts reach the same optimum."""
 SECOND_SEARCH = Search(screened=32, rounds=((20, 8),))
-"""Second search if only one start reached the first optimum: four times as many starts, and the first optimum."""
+"""Second search if only one start reached the optimum. It uses four times as many starts, plus that optimum."""
 NO_DROPS = "the learning rate falls, but the fitted curves do not determine the effect (drop_scale)"
 MANY_CURVES = 12
-"""Minimum number of curves at which each curve counts as one draw, so that its random effect is estimated."""
+"""Minimum number of curves for counting each curve as one draw, which accounts for random effects of the curves."""
 
 
 def curve_law(name: str) -> type:
@@ -67,7 +67,7 @@ def fit_curves(
     Args:
       curves: the result of ``moejax.read_curves``.
       law: a law's name or class, or a law instance, whose coefficients are an additional start.
-      blocks: number of blocks per curve, one draw each; default ``BLOCKS``, or 1 from ``MANY_CURVES`` curves on.
+      blocks: number of draws per curve; by default ``BLOCKS``, or 1 if there are at least ``MANY_CURVES`` curves.
       intervals: True to compute the covariance, which takes longer than the fit.
       seed: seed of the search.
       options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
@@ -124,11 +124,10 @@ def knows_drops(result: FitResult) -> bool:
 def predict_curve(
     result: FitResult, rates: Float[np.ndarray, " updates"], steps: Int[np.ndarray, " points"], level: float = 0.9
 ) -> DataFrame:
-    """Return the loss after given updates of a schedule: columns ``step``, ``lr``, ``loss``, ``low``, ``high``,
-    ``reason``.
+    """Predict the loss after given updates of a schedule.
 
-    A measured loss is in the range with probability ``level``; ``reason`` explains a missing range. The law does not
-    describe steps of the warm-up.
+    The table has columns ``step``, ``lr``, ``loss``, ``low``, ``high`` and ``reason``. A measured loss is in the
+    range with probability ``level``; ``reason`` explains a missing range. The law does not describe the warm-up.
 
     Raises:
       UserError: a step is beyond the end of the schedule, or the level is not between 0 and 1.
@@ -139,7 +138,7 @@ def predict_curve(
     falls = bool((np.diff(rates) < 0).any())
     known = knows_drops(result)
     predicted = result.prediction_intervals(Design(columns=columns_at(rates, steps, known or falls)), level)
-    # If no fitted learning rate falls, drop_scale keeps its initial guess, whatever its spread.
+    # If no fitted learning rate falls, drop_scale keeps its initial guess, and its spread has no meaning.
     ranged = known or not falls
     reasons = list(predicted.unknown) if ranged else [NO_DROPS] * len(steps)
     return pd.DataFrame(
@@ -160,10 +159,10 @@ def losses_at(law: Law, rates: np.ndarray, steps: np.ndarray) -> Any:
 
 
 def reach_beyond(result: FitResult, rates: Float[np.ndarray, " updates"]) -> tuple[float, str]:
-    """Return a schedule's largest extrapolation factor beyond the fitted schedules, and its column of ``REACH``.
+    """Return a schedule's largest extrapolation factor and the ``REACH`` column in which it occurs.
 
-    The factor is above 1 beyond the largest fitted value and below 1 under the smallest. It is 1, with an empty name,
-    if the schedule is within all fitted ranges.
+    The factor is above 1 beyond the largest fitted value and below 1 under the smallest. If the schedule is within all
+    fitted ranges, the factor is 1 and the name is empty.
     """
     reached = {name: float(values[0]) for name, values in reach_at(rates, np.array([len(rates)])).items()}
     far = outside(reached, result.fitted)
@@ -192,7 +191,7 @@ class HeldOutCurve:
     inside: float
     """Share of points within their ranges; NaN if no point has a range."""
     beyond: float
-    """Extrapolation factor at the last step, by ``reach_beyond``."""
+    """Extrapolation factor at the last step (``reach_beyond``)."""
     beyond_in: str
     """Column of the extrapolation factor; empty within the fitted range."""
     predicted: DataFrame
@@ -231,6 +230,6 @@ def annealed_loss(
     decay: Float[np.ndarray, " updates"],
     level: float = 0.9,
 ) -> dict[str, Any]:
-    """Return the loss at the end of a branch that leaves a trunk after ``start`` updates and follows ``decay``."""
+    """Return the ``predict_curve`` row for the end of a branch: ``start`` updates of the trunk, then ``decay``."""
     rates = np.concatenate([trunk.rates[:start], decay])
     return predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()

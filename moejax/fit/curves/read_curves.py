@@ -1,7 +1,8 @@
 """Read loss curves from CSV, Parquet and JSON-lines files, trackers, and the ``metrics.jsonl`` of training runs.
 
 A curve holds the measured losses of one training run and the learning rate of every update. Learning rates are logged
-at some steps only. In between, the rate is linear, or jumps at the later step if it is constant before and after.
+at some steps only and interpolated linearly. If the rate is constant before one logged step and after the next, it
+jumps at the next.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ VIRTUAL_STEPS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class LossCurve:
-    """The losses of one training run and its schedule."""
+    """The losses and the learning-rate schedule of one training run."""
 
     name: str
     rates: Float[np.ndarray, " updates"]
@@ -156,7 +157,7 @@ def read_curves(
     curves, and the schedule of a branch begins with the trunk's schedule.
 
     Args:
-      sources: one source or several; also in an object store (``s3://…``, ``gs://…``).
+      sources: one source or several; URLs of an object store (``s3://…``, ``gs://…``) are allowed.
       mapping: maps step, tokens, lr, loss or run to a column of the table, or to arithmetic on its columns. It takes
         precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
       loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss give
@@ -201,8 +202,8 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
         for other in curves:
             if not np.isclose(cut.tokens_per_step, other.tokens_per_step, rtol=0.01):
                 raise UserError(
-                    f"{cut.name} has tokens but no steps, and {other.name} has another length or other steps, so their "
-                    f"rates cannot be summed alike. Add steps with --map step=tokens/BATCH (BATCH: tokens per step)."
+                    f"{cut.name} has tokens but no steps, and the steps of {other.name} may have another size. A law "
+                    f"needs steps of one size. Add steps with --map step=tokens/BATCH (BATCH: tokens per step)."
                 )
 
 
@@ -237,7 +238,7 @@ def _tables(source: Any, notes: list[str]) -> list[_Source]:
 
 
 def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, DataFrame]]:
-    """Return the runs in a tracker's directory or database, with metrics by step; no runs for a run directory."""
+    """Return the runs of a tracker's directory or database with their metrics; empty for any other source."""
     path = Path(str(source).partition("#")[0])
     if not run_source.has_prefix(source):
         if is_remote(source):
@@ -284,7 +285,7 @@ class _Rows:
 
 
 def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *, sparse: bool) -> list[_Rows]:
-    """Return the rows of each curve of a table; ``sparse``: a row with a learning rate may have no loss."""
+    """Return the rows of each curve of a table. If ``sparse``, a row with a learning rate may have no loss."""
     # A dot in a column name stands for a nested metric: train.loss.
     named = {str(column).replace(".", "/"): column for column in frame.columns}
     every = {ours: [named[one] for one in theirs if one in named] for ours, theirs in NAMES.items()}
@@ -520,13 +521,13 @@ def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None,
 
 
 def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POINTS, drops: bool | None = None) -> Runs:
-    """Convert points of curves to runs, with the inputs of loss-curve laws, and blocks of a curve as groups.
+    """Convert points of curves to runs with the inputs of loss-curve laws. Each block of a curve is a group.
 
     Points of the warm-up are left out, because the power law of the sum of rates does not describe them.
 
     Args:
-      drops: True to include drops of the learning rate; default: True if it falls in any curve. If it falls in no
-        curve, the effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
+      drops: True to include drops of the learning rate; by default, True if the rate falls in any curve. Otherwise the
+        effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
     """
     if not curves.curves:
         raise UserError("There are no curves; give at least one.")
@@ -562,7 +563,7 @@ def _points(curve: LossCurve, most: int) -> tuple[Int[np.ndarray, " points"], Fl
 
 
 def most_blocks(curve: LossCurve, most_points: int = MOST_POINTS) -> int:
-    """Return the maximum number of blocks of a curve: each has at least two points."""
+    """Return the maximum number of blocks of a curve, with at least two points per block."""
     return max(min(int(np.sum(curve.steps >= curve.warmup_steps)), most_points) // 2, 1)
 
 

@@ -134,7 +134,7 @@ def fit_law(
     Args:
       law: a law class, or a law, whose coefficients are then an additional start.
       penalty: the penalty; by default Huber with delta 1e-3 on log loss.
-      starts: starting points, or their number; by default 2,048 points scaled by the data.
+      starts: a sampler of starting points, or their number; by default 2,048 points scaled by the data.
       fixed: coefficients to hold fixed, in the law's own parameterisation.
       output: the law's output that ``runs.loss`` holds; by default the output of ``runs``.
 
@@ -148,7 +148,10 @@ def fit_law(
         raise UserError(f"starts must be at least 1; got {starts}.")
     start_at: Any = Sobol(starts, seed=seed) if isinstance(starts, int) else starts or Sobol(seed=seed)
     if not callable(start_at):
-        raise UserError(f"starts must be a number, or starts from moejax.fit.search.starts; got {shown(starts)}.")
+        raise UserError(
+            f"starts must be an integer or a sampler from moejax.fit.search.starts, such as Sobol(512); got "
+            f"{shown(starts)}."
+        )
     fixed = {name: _number(name, value) for name, value in dict(fixed or {}).items()}
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
@@ -172,7 +175,7 @@ def fit_law(
 
 
 def chosen(points: Float[np.ndarray, "ends free"], values: Float[np.ndarray, " ends"]) -> int:
-    """Return the index of the lowest end of a search; of several equally good optima, always the same one.
+    """Return the index of the lowest end of a search. Among equally good optima, always select the same one.
 
     Rounding differs between compilers and flags, and so between the command and Python. It must not select one of
     several optima with the same objective, such as two laws with swapped terms. The optimum nearest to the origin is

@@ -97,8 +97,7 @@ A loss of 1 may be far outside the runs, and so may such a size.
 
 
 AT_AN_END = 2.0
-"""Multiple of the bound beyond which a coordinate counts as at the bound: the coefficient is within 4 % of the limit.
-"""
+"""Multiple of the bound beyond which a coordinate counts as at the bound: the log coefficient is within 4 % of it."""
 NEAR_ZERO = 1e-4
 """Share of its unit below which a coefficient with a fixed sign counts as nearly 0."""
 EDGE = 1 - 1e-12
@@ -184,7 +183,7 @@ class FitObjective:
         return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["is_scale"])
 
     def _size(self, name: str, data: Mapping[str, Any]) -> Any:
-        """Return the unit of a coefficient: the typical output for a term's scale, else 1."""
+        """Return the unit in which a coefficient is searched: the typical output for the scale of a term, else 1."""
         return data["typical"] if name in self._scales else 1.0
 
     def centred(self, point: Array, data: Mapping[str, Any]) -> Any:
@@ -333,7 +332,7 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
 
 
 def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] | None = None) -> bool:
-    """Return whether a change of units leaves the predictions of a law class unchanged; default: the runs' units."""
+    """Return whether a law's predictions are invariant to a change of units; by default, to the units of the runs."""
     units = units_of(law, runs) if units is None else units
     runs = runs.where(np.arange(len(runs)) < 3)
     signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(law) if not f.metadata.get("static")}

@@ -26,9 +26,9 @@ Points = Float[np.ndarray, "starts free"]
 class Sobol:
     """Sobol points that fill a box around the plausible values of the coefficients in centred units.
 
-    A term's scale is between 0.02 and 2 in units of the typical loss (``FitObjective``). Exponents, and coefficients
-    that may have either sign, are of order 1. Other coefficients, such as the number of experts at which a benefit
-    ends, can have any size.
+    Exponents, and scales of terms in units of the typical loss (``FitObjective``), are between 0.02 and 2 in absolute
+    value. Coefficients that may be negative are between -2 and 2. Other coefficients, such as the number of experts at
+    which a benefit ends, are between 0.02 and 300.
     """
 
     count: int = 2048
@@ -44,7 +44,7 @@ class Sobol:
 
 
 def _box(objective: FitObjective, name: str) -> tuple[float, float]:
-    """Return the smallest and largest size of a coefficient among the starts."""
+    """Return the smallest and largest absolute value of a coefficient among the starts."""
     fields = {f.name: f for f in dataclasses.fields(objective.law)}
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
@@ -59,8 +59,8 @@ def middle_and_spread(
 ) -> tuple[Float[np.ndarray, " free"], Float[np.ndarray, " free"]]:
     """Return the mean and standard deviation of a normal prior over the coordinates.
 
-    The box of ``Sobol`` spans one standard deviation on each side of the mean. The prior thus knows an exponent, or a
-    term's share of the loss, within a factor of 10.
+    The box of ``Sobol`` spans one standard deviation on each side of the mean. For an exponent or the scale of a term,
+    one standard deviation is a factor of 10.
     """
     ends = np.log([_box(objective, name) for name in objective.free])
     ends = np.where(objective.logarithmic[:, None], ends, np.exp(ends[:, 1:]) * [-1, 1])
@@ -136,7 +136,7 @@ ABNAR_GRID = Grid(
 
 
 GRIDS: dict[str, Grid] = {"hoffmann": HOFFMANN_GRID, "abnar": ABNAR_GRID}
-"""Published grids of starts, by the paper's first author."""
+"""Published grids of starts, keyed by the paper's first author."""
 
 SMALLEST = 1e-2
 """Value, in the coefficient's unit, that replaces a start at 0 in a logarithmic coordinate."""

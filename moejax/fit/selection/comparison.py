@@ -242,14 +242,14 @@ def _behind_in_words(difference: Interval) -> str:
 
 
 SAME = 1e-5
-"""Relative difference from a starting value below which a coefficient never moved, given printed precision."""
+"""Largest relative difference from a starting value at which a printed coefficient counts as unmoved."""
 WORSE = 1e-3
 """Relative excess of the objective above which a law is not an optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Comparison of a given law with the best fit to the same runs by the same penalty."""
+    """Comparison of a given law with the best fit to the same runs under the same penalty."""
 
     value: float
     """Sum of penalties of the given law."""

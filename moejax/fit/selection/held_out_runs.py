@@ -1,8 +1,8 @@
 """Tabulate held-out runs: prediction and range of each run, and the coverage of the ranges.
 
 A held-out run's range comes from its split's fit (``FitResult.prediction_intervals``), which does not use the run. The
-coverage tests the ranges, which account for the scatter of the fitted runs, but not for errors of the law's form
-beyond the fitted runs.
+ranges account for the scatter of the fitted runs, but not for model error beyond the fitted runs. Their coverage tests
+whether they are too narrow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ("split", "row", "run", "measured", "predicted", "low", "high", "half_
 """Columns of a table of held-out runs. ``half_ranges`` is the signed distance from predicted to measured log loss, in
 half-widths of the range; a run is outside its range if this exceeds 1. ``reason`` explains a missing range."""
 ROUNDING = 1e-12
-"""Minimum half-width of a range of log loss for measuring distances."""
+"""Minimum half-width, in log loss, by which a distance is divided."""
 CHANCE = 0.01
 """Probability below which a low coverage is not due to chance."""
 
@@ -72,7 +72,7 @@ def held_out_runs(
     covariance: str = "sandwich",
     by: str = "group",
 ) -> DataFrame:
-    """Return a table of every split's held-out runs with ranges: ``COLUMNS``, output, level and group.
+    """Return a table of every split's held-out runs and their ranges, with ``COLUMNS``, output, level and group.
 
     Args:
       rows: table row of every run.
@@ -148,7 +148,7 @@ class TestedRuns:
 
     @property
     def outside(self) -> frozenset[str] | None:
-        """Names of splits with most runs outside their ranges; None if no run has a range."""
+        """Names of splits in which most runs are outside their ranges; None if no run has a range."""
         away = self.runs.assign(away=self.runs["half_ranges"].abs()).dropna(subset="away").groupby("split")["away"]
         if not away.ngroups:
             return None

@@ -95,7 +95,7 @@ ROUNDING = 1e-9
 
 
 def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Split:
-    """Return a split.
+    """Return the split that holds out the runs of a mask.
 
     Raises:
       UserError: the split would leave no run to fit, or no run to hold out.
@@ -153,7 +153,7 @@ def hold_out(
 def hold_out_of(
     fit_without: Callable[[Split], FitResult], runs: Runs, splits: Iterable[Split], progress: Progress | None = None
 ) -> list[HeldOut]:
-    """Test any kind of fit to the remaining runs of each split, like ``hold_out``.
+    """Fit the remaining runs of each split with any function, and test the fits on the held-out runs.
 
     Raises:
       UserError: ``fit_without`` raises a ``ValueError``; the message names the split.
@@ -232,7 +232,7 @@ def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
 MISSES = 1.5
 """Ratio of held-out to fitted RMSE above which a law does not extrapolate."""
 FEW = 3
-"""Number of held-out runs below which a warning requires all of them at twice their half-range."""
+"""Number of held-out runs below which a warning requires that all differ from their predictions by two half-ranges."""
 
 
 def warnings(

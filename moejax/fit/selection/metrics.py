@@ -105,13 +105,12 @@ def information_criteria(
     """Return AICc (Hurvich and Tsai 1989; infinite if there are too few runs) and BIC of a fit.
 
     The likelihood is marginal (Vaida and Blanchard 2005, for questions about new groups): residuals of log loss are
-    normal, with a random intercept for each group. The group and run variances are at their maximum likelihood and
-    count as parameters. If every group is one run, there is a single variance. Without the random intercept, a model's
-    budgets would count as independent evidence for a law that describes the models' random effects.
+    normal, with a random intercept for each group. The group and run variances are estimated by maximum likelihood and
+    count as parameters. If every group is one run, there is a single variance. Without the random intercept, the
+    budgets of one model would count as independent runs, which would favour laws that fit the models' random effects.
 
-    Coefficients are at their maximum likelihood too, by a linear step from the fit, because a robust penalty has
-    another optimum. They stay fixed in directions in which a change by an e-fold moves predictions by less than the
-    scatter.
+    One linear step moves the coefficients from the fit to their maximum likelihood, because a robust penalty has a
+    different optimum. They stay fixed in directions in which an e-fold moves predictions by less than the scatter.
 
     Args:
       residual: measured minus predicted log loss.

@@ -203,11 +203,12 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
 
     reach = max((times for name, times in beyond.items() if name in SIZES), default=1.0)
     if reach < LEAST_REACH:
-        how = f"reaches {reach:.3g} times beyond" if reach > 1 else "does not reach beyond"
+        times = f"the held-out runs exceed the fitted sizes by a factor of {reach:.3g}"
+        how = times if reach > 1 else "no held-out run exceeds the fitted sizes"
         return selection(
             "not tested",
-            f"No law is recommended for extrapolation: the test {how} the fitted sizes, but must reach at least "
-            f"{LEAST_REACH:g} times beyond; hold out more of the largest runs, or train larger models.",
+            f"No law is recommended for extrapolation: {how}, but a test needs a factor of at least {LEAST_REACH:g}; "
+            f"hold out more of the largest runs, or train larger models.",
         )
     if best.undetermined:
         why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
@@ -224,8 +225,9 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         return selection(
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
-            f"difference in RMSE contains 0, or it is below {AS_GOOD - 1:.0%}), so no law is recommended for "
-            f"extrapolation; {against}{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
+            f"difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}), so no law is recommended "
+            f"for extrapolation; {against}"
+            f"{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
         )
     if best.misses:
         return selection(
@@ -236,7 +238,7 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     alone = "it has the lowest error" if others else "it is the only law"
     return selection(
         best.name,
-        f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted runs.",
+        f"For extrapolation, trust {best.name}: {alone} on held-out runs that reach beyond the fitted runs.",
         best.name,
     )
 

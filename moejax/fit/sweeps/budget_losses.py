@@ -77,9 +77,9 @@ class BudgetLosses:
 def budget_losses(runs: Runs) -> BudgetLosses:
     """Return the lowest loss at each budget of runs with known FLOPs; runs of weight 0 are left out.
 
-    Quadratics are used if some budgets have at least three sizes of one kind of model near their lowest loss, and if
-    degrees of freedom remain to estimate the scatter. If at least ``LEAST_BUDGETS`` budgets have minima within the
-    swept sizes, only these budgets are returned.
+    Quadratics need budgets with at least three sizes of one kind of model near the lowest loss, and degrees of freedom
+    to estimate the scatter. If at least ``LEAST_BUDGETS`` budgets have minima within the swept sizes, only these
+    budgets are returned.
     """
     runs = runs.where(runs.weight > 0)
     design = known(runs.design)

@@ -1,7 +1,7 @@
 """Sort runs into IsoFLOP budgets, fit independent curves (Abnar et al., Appendix D.4), and find their optima.
 
-Each sparsity and budget has a parabola in log size. The ends of the trained range never count as optima. Power laws of
-compute are fitted to the optima.
+A parabola in log size is fitted to the runs of each sparsity and budget. The ends of the trained range never count as
+optima. Power laws of compute are fitted to the optima.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _fault(budget: Budget) -> str:
     sizes = [len(np.unique(budget.size[budget.sparsity == level])) for level in budget.levels]
     if (enough := sum(count >= LEAST_SIZES for count in sizes)) < LEAST_SPARSITIES:
         known = f"{_count(len(budget.runs), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"
-        return f"{known}, {enough} of them at {LEAST_SIZES} sizes"
+        return f"{known}, {enough} of them with at least {LEAST_SIZES} sizes"
     return ""
 
 
@@ -137,7 +137,7 @@ SIZE_ENDS: dict[int, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class IsoflopOptimum:
-    """The value of one factor with the lowest loss while ``held`` factors are fixed; None if it does not exist."""
+    """The optimal value of one factor while the ``held`` factors are fixed."""
 
     flops: float
     held: dict[str, float]
@@ -290,7 +290,7 @@ def vertex(flops: float, curve: Parabola, reach: float) -> IsoflopOptimum:
 
 
 def _fieller(slope: np.ndarray, covariance: np.ndarray) -> tuple[float, float]:
-    """Return the interval in which a line's square is at most its variance; unbounded if the line's slope may be 0."""
+    """Return where a linear function's square is at most its variance; unbounded if the function's slope may be 0."""
     if np.isnan(covariance).any():
         return math.nan, math.nan
     variance = [covariance[0, 0], 2 * covariance[0, 1], covariance[1, 1]]
@@ -308,7 +308,7 @@ LEAST_BUDGETS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """An optimum as a power of the budget, by least squares in logarithms."""
+    """A power law of the budget, fitted to optima by least squares in logarithms."""
 
     what: str
     held: dict[str, float]

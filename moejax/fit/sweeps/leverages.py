@@ -156,7 +156,7 @@ class Between:
 
     @property
     def beyond(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
-        """Extrapolation factor of ``read_at`` by group: above 1 beyond its most FLOPs, below 1 under its fewest."""
+        """Extrapolation factors of ``read_at`` per group: > 1 above its largest FLOPs, < 1 below its smallest."""
         first, second = (
             np.array([factor(at, spent.min(), spent.max()) if np.isfinite(at) else np.nan for at in read])
             for read, spent in zip(self.read_at, (one.runs.design.flops for one in self.budgets), strict=True)
@@ -179,7 +179,7 @@ def leverage_of(
     measured loss (``budget_losses``).
 
     Args:
-      flops: FLOPs of the first group at which to evaluate; default: the budgets of the first group.
+      flops: FLOPs of the first group at which to evaluate; by default, the budgets of the first group.
       fixed: fixed coefficients of both curves, such as ``irreducible`` and ``exponent``. A group with no more budgets
         than free coefficients has an irreducible loss of 0 unless ``irreducible`` is fixed.
 

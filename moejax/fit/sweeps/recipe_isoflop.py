@@ -3,10 +3,10 @@
 In Approach 2 of Hoffmann et al. (2022), a parabola in log size is fitted to the losses of each budget's runs, and its
 vertex is the best size. Each kind of model (experts, experts per token) has its own parabolas.
 
-All parabolas are fitted together, so that unequal FLOPs within a budget do not bias a vertex: a run with fewer FLOPs
-than its budget has a higher loss only for this reason. At the best size, the slope of the loss in log FLOPs equals the
-slope of the lowest loss (the envelope theorem). The budgets' lowest losses therefore give the slope, and one linear
-regression gives all parabolas.
+All parabolas are fitted together, so that unequal FLOPs within a budget do not bias a vertex. The loss of a run with
+fewer FLOPs than its budget is too high and is corrected. At the best size, the loss has the same slope in log FLOPs as
+the lowest loss (the envelope theorem). The budgets' lowest losses therefore give the slope, and one linear regression
+gives all parabolas.
 """
 
 from __future__ import annotations

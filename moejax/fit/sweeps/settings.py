@@ -27,7 +27,7 @@ SETTINGS = (
     *("learning_rate", "batch_tokens", "weight_decay", "schedule", "warmup_tokens", "decay_tokens"),
     "sequence_length",
 )
-"""Settings that are tuned for a model and its tokens, by moejax's names (``our_name``)."""
+"""Settings that are tuned for a model and its tokens, under moejax's names (``our_name``)."""
 MEASURED = tuple(COLUMNS)[list(COLUMNS).index("loss") :]
 """Columns of a run table that are measured in training, and therefore differ between any two runs."""
 NO_SIZES = (*SETTINGS, *MEASURED, "seed")
@@ -37,14 +37,14 @@ TUNED_SHARE = 0.5
 
 
 def swept(frame: DataFrame, inputs: Sequence[str]) -> list[str]:
-    """Return the settings, by the table's column names, that vary among rows with equal inputs."""
+    """Return the names of the settings columns that vary among rows with equal inputs."""
     columns = [str(c) for c in frame.columns if our_name(str(c)) in SETTINGS and str(c) not in inputs]
     repeated = frame[frame.duplicated(list(inputs), keep=False)] if inputs else frame[:0]
     if not columns or not len(repeated):
         return []
     levels = repeated.groupby(list(inputs), sort=False)[columns].nunique(dropna=False)
     varying = [name for name in columns if (levels[name] > 1).mean() >= TUNED_SHARE]
-    # A setting under two names (the file's and moejax's) is listed once, by the file's name.
+    # A setting under two names (the file's and moejax's) is listed once, under the file's name.
     theirs = {our_name(name): name for name in reversed(varying) if name not in SETTINGS}
     return [name for name in varying if name not in theirs]
 
@@ -53,7 +53,7 @@ def sweep_note(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str],
     """Return a note that rows are sweeps over settings, with the argument that keeps each sweep's best run.
 
     Args:
-      option: beginning of another option for it, such as ``--config.analysis.best_by=``.
+      option: option to suggest instead of ``--best-by``, such as ``--config.analysis.best_by=``.
     """
     names = ",".join(settings)
     groups = frame.groupby(list(inputs), sort=False).ngroups
@@ -69,7 +69,7 @@ def check_settings(frame: DataFrame, inputs: Sequence[str], loss: str, settings:
     """Check that a table can have sweeps over settings.
 
     Raises:
-      UserError: the table lacks a column, or a column is an input of the law or the loss.
+      UserError: a setting is not a column of the table, is an input of the law, or is the fitted column.
     """
     columns = [str(column) for column in frame.columns]
     for name in settings:
@@ -123,8 +123,8 @@ def _alike(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str]) -> 
 def resolution(frame: DataFrame, best: DataFrame, inputs: Sequence[str], settings: Sequence[str], target: str) -> Any:
     """Return the standard deviation of a setting's logarithm due to the grid, for each best row.
 
-    The true optimum is uniform within one grid step around the best tried value, so this is the step's width divided by
-    √12. The result is 0 if only one value was tried.
+    The true optimum is assumed to be uniform within one grid step around the best tried value. The result is therefore
+    the step's width divided by √12. It is 0 if only one value was tried.
 
     Args:
       best: rows of ``frame`` kept by ``best_by``.
@@ -165,8 +165,8 @@ NEAREST_VALUES = 3
 NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
 """Relative excess over the lowest loss up to which settings are near the optimum.
 
-A quadratic does not describe settings farther away or diverged runs. The next larger value is used if the remaining
-settings are not more than the quadratic's coefficients: on coarse grids, or if noise exceeds a grid step's effect.
+A quadratic does not describe settings farther away or diverged runs. The next larger value is used if no more settings
+remain than the quadratic has coefficients. Causes are a coarse grid, or noise that exceeds the effect of a grid step.
 """
 FLATTEST = 1e-12
 """Rise over the tried settings, as a share of the loss, below which a quadratic counts as flat."""
@@ -197,7 +197,8 @@ class _Quadratic:
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
     """Return a mask of the runs near the best settings (in grid values and in loss), and the best settings.
 
-    Seeds of equal settings are included or excluded together by their mean, so that no seed is near by chance.
+    Runs that differ only in the seed are kept or dropped together by their mean loss, so that no seed is near by
+    chance.
     """
     tried, number = np.unique(x, axis=0, return_inverse=True)
     number = number.ravel()
@@ -255,7 +256,7 @@ def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> tuple
     for name, here, low, high in zip(names, at, quadratic.low, quadratic.high, strict=True):
         if not low <= here <= high:
             return f"{name} {'below' if here < low else 'above'} the tried values"
-    # Derivatives in the coefficients: monomials for the loss; by the implicit function theorem for the settings.
+    # Derivatives with respect to the coefficients. Those of the settings follow from the implicit function theorem.
     monomials, unit = _monomials(at[None])[0], np.eye(count)
     slopes = np.column_stack(
         [np.zeros(count), unit, *(unit[i] * at[j] + unit[j] * at[i] for i, j in zip(*pairs, strict=True))]
@@ -381,10 +382,10 @@ def _notes(
 
     said = [
         f"{runs} rows are {len(table)} sweeps over {listed(settings)} at equal {', '.join(inputs)}. Each sweep is "
-        "replaced by the minimum of a quadratic in the settings' logarithms through the runs near its best run, "
-        f"whose {loss} scatters by {noise:.2g}. "
+        "replaced by the minimum of a quadratic in the settings' logarithms through the runs near its best run. "
+        f"The {loss} of these runs scatters by {noise:.2g} around the quadratic. "
         f"Median standard error of {loss}: {middle(loss)}; of the logarithm of "
-        f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. They are columns, such as "
+        f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. Standard errors are in columns such as "
         f"{standard_error_column(settings[0])}."
     ]
     if refused:

@@ -19,8 +19,8 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.json_text import finite
 
-MINIMA, ALIKE, BEST = "minima", "minima, weighing alike", "best rows"
-"""Three ways to reduce each sweep to one row."""
+MINIMA, ALIKE, BEST = "minima", "minima, equal weights", "best rows"
+"""Labels of the three ways to reduce each sweep to one row."""
 
 
 @dataclass(frozen=True, kw_only=True)

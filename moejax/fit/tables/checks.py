@@ -1,6 +1,7 @@
 """Check tables of runs. Each check has a predicate, a sentence and a remedy.
 
-``ROW_CHECKS`` are rules that every row must meet. ``ADVICE`` reports properties of valid tables that matter.
+``ROW_CHECKS`` are rules that every row must meet. ``ADVICE`` reports properties of valid tables that a user should
+know.
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ def _total_of_dense_models(table: RunTable) -> str:
 def duplicates(table: RunTable) -> Rows:
     """Return a mask of rows that repeat an earlier row's sizes and loss exactly, usually because a run is listed twice.
 
-    Without size columns no row counts, because equal losses are no evidence. Rows that differ in a seed or a setting
-    are not duplicates. If another column is fitted, such as the best learning rate, rows that differ in the loss are
-    not duplicates either.
+    Without size columns no row is marked, because equal losses alone are no evidence. Rows that differ in a seed or a
+    setting are not duplicates. If another column is fitted, such as the best learning rate, rows that differ in the
+    loss are not duplicates either.
     """
     if not table.sizes:
         return np.zeros(len(table.frame), bool)
@@ -267,7 +268,7 @@ def _constant(table: RunTable) -> Iterator[Fault]:
 
 
 TOGETHER = 0.01
-"""Standard deviation of the log ratio of two columns below which they are proportional."""
+"""Standard deviation of the log ratio of two columns below which the columns count as proportional."""
 
 
 def _proportional(table: RunTable) -> Iterator[Fault]:

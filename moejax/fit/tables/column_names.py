@@ -183,7 +183,7 @@ def our_name(column: str) -> str:
 
 
 def _meanings(column: str) -> list[tuple[str, float]]:
-    """Return moejax's name for a column with the factor of its unit; the list has one entry or none."""
+    """Return a list with moejax's name for a column and the factor of its unit; empty if there is no such name."""
     if column in run_table.COLUMNS:
         return []
     if column in LETTERS:

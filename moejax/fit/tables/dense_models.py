@@ -28,9 +28,9 @@ MORE_THAN_DENSE = {
 EXPERTS = ("num_experts", "top_k", "num_shared_experts")
 """Columns that are 0 for a dense model."""
 EXPERT_WORDS = frozenset({"expert", "experts", "moe", "router", "routed", "routing", "E"})
-"""Words in the names of other columns about experts; the papers' letter E counts only as a whole name."""
+"""Words in a column's name that suggest experts; the letter E of the papers counts only as the whole name."""
 ACTIVE_WORDS = frozenset({"active", "activated", "act", "na", "nact", "nactive"})
-"""Words in the names of other columns that count active parameters."""
+"""Words in a column's name that suggest active parameters."""
 NO_EXPERTS = frozenset({"", "0", "1", "none", "no", "false", "dense", "nan", "-"})
 """Values, in lower case, that mean a dense model in a column about experts."""
 EMPTY = NO_EXPERTS - {"0", "1", "false"} | {"–", "—", "n/a"}
@@ -41,7 +41,7 @@ EQUAL = 1.005
 
 @dataclass(frozen=True)
 class ExpertSign:
-    """Evidence that a table's only size cannot be both total and active parameters."""
+    """Evidence that a table's models have experts, so its only size column cannot give total and active parameters."""
 
     reason: str
     active: str | None = None
@@ -54,8 +54,8 @@ def sign_of_experts(known: Mapping[str, Any], unread: Mapping[str, tuple[frozens
     A model with 0 or 1 experts is dense, regardless of other columns.
 
     Args:
-      known: the available columns of ``MORE_THAN_DENSE``, by moejax's names.
-      unread: the columns that are not read, with the words in their names.
+      known: the available columns of ``MORE_THAN_DENSE``, keyed by moejax's names.
+      unread: the words in the name, and the cells, of each column that is not read.
     """
     dense = np.zeros(1, bool)
     if (experts := known.get("num_experts")) is not None:
@@ -90,8 +90,8 @@ def _numbers(cells: Series, *, if_text: float) -> Float[np.ndarray, " rows"]:
 def fill_dense_rows(table: RunTable) -> None:
     """Fill the empty cells of dense models, with 0 experts and total = active parameters, and add a note.
 
-    A row is dense if it has 0 or 1 experts. It is also dense if all its expert counts are empty and its total equals
-    its active parameters, or its total is empty and another row has experts.
+    A row is dense if it has 0 or 1 experts. A row with empty expert counts is dense if its total equals its active
+    parameters, or if its total is empty and another row has experts.
     """
     frame = table.frame
     columns = {}

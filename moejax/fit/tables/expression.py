@@ -276,7 +276,7 @@ def _is_column(value: Any) -> bool:
 
 
 def mapped(frame: DataFrame, mapping: ColumnMapping, named: str) -> DataFrame:
-    """Return the table with columns added, from its columns or arithmetic on them.
+    """Return the table with the columns of a mapping added.
 
     Raises:
       UserError: a column cannot be computed.

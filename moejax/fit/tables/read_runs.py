@@ -85,7 +85,7 @@ COLUMNS_READ = (
     Column("largest", format, value=lambda one: float(np.max(one[1]))),
     Column("values", value=lambda one: len(np.unique(one[1]))),
 )
-"""Columns of the summary of runs, of pairs of a name and values."""
+"""Columns of ``ReadRuns.summary``; each row is a pair of a column's name and its values."""
 
 
 def read_runs(
@@ -116,7 +116,7 @@ def read_runs(
       mapping: maps a moejax column to a table column or to arithmetic: ``{"tokens": "step * 520000"}``. It takes
         precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
-      loss: the fitted column; by default, the column of the law's output if the law does not predict a loss.
+      loss: the fitted column; by default ``loss``, or the law's output if the law does not predict a loss.
       group: a column whose equal values form a group; by default ``group``, if the table has this column. Otherwise
         rows that differ only in tokens and FLOPs are a group. If the table has no sizes, rows with the same run or
         model name are a group; if it has no names either, rows with equal inputs.
@@ -303,7 +303,7 @@ OTHER_BUDGET = 1.25
 
 
 def _other_budget(table: RunTable) -> list[str]:
-    """Return a note if a formula's budget disagrees with the table's column with the same name in every row."""
+    """Return a note if, in every row, a formula's budget disagrees with the table's column of the same name."""
     if not _is_formula_law(table.law) or not table.law.formula.budget:
         return []
     with float64():

@@ -34,7 +34,7 @@ class TextCells:
 
     rows: Rows
     example: str
-    """Text with the first such cell and its row."""
+    """Text with the first such cell and the rows of all such cells."""
 
 
 @dataclass(kw_only=True)
@@ -127,7 +127,7 @@ def naming_column(frame: DataFrame) -> str | None:
 
 
 def rows_in_words(rows: Iterable[int]) -> str:
-    """Return a list of rows as text, by their number in the file, counted from 1 below the header."""
+    """Return row numbers as text. Rows are counted from 1 below the header of the file."""
     numbers = [str(row + 1) for row in rows]
     return f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:SHOWN])}" + (", …" if len(numbers) > SHOWN else "")
 
@@ -147,7 +147,7 @@ TRAININGS = ("run", "run_name", "run_id", "run_uuid")
 def group_labels(table: RunTable, design: Design) -> list[Any] | None:
     """Return each row's group label from a column; None to group rows by their sizes. Notes are added to the table.
 
-    The column is ``table.group``, else ``group``, else, if the runs have no size, a column with names of runs.
+    The column is ``table.group``, or else ``group``. If the runs have no size, it may be a column with names of runs.
     """
     frame = table.frame
     if table.group is None and table.has("group"):

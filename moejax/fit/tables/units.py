@@ -45,7 +45,7 @@ class Source:
 def check_units(
     frame: DataFrame, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = (), *, trusted_by: str = ""
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the columns with wrong units, with the reason, and notes on those that are accepted.
+    """Return the reason for each column with wrong units, and notes on wrong units that are accepted.
 
     FLOPs that contradict sizes and tokens always raise an error, because any of the three may be wrong.
 
@@ -110,7 +110,7 @@ def _word(kind: str, factor: float) -> str:
 
 
 def _apart(column: Values, wrong: Bool[np.ndarray, " rows"]) -> bool:
-    """Return whether the wrong rows are in another unit than the rest, and not just the smallest values of a column."""
+    """Return whether the wrong rows have a different unit, and are not just the smallest values of a column."""
     rest = column[~wrong]
     gap = min(abs(np.log10(rest.min() / column[wrong].max())), abs(np.log10(column[wrong].min() / rest.max())))
     return bool(gap > THOUSAND / 2)
@@ -163,8 +163,8 @@ def _off_balance(
     known: Mapping[str, Float[np.ndarray, " any"]],
     sources: Mapping[str, Source],
 ) -> float:
-    """Return the decades between a column's tokens per parameter and the balanced ratio; 0 if the table has no other
-    column.
+    """Return the distance in decades between a column's tokens per parameter and the balanced ratio; 0 if there is no
+    other column to compare with.
 
     If the other column's numbers are implausible too, its best matching unit is used.
     """
@@ -264,7 +264,7 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
 
 
 def _every_size(units: Mapping[str, float], values: Mapping[str, Values]) -> dict[str, float]:
-    """Return the units with one unit for all size columns, because a table writes all sizes in one unit."""
+    """Apply the unit of the sizes to all size columns, because a table writes all sizes in one unit."""
     of_sizes = [factor for name, factor in units.items() if name != "tokens"]
     sizes = {name: factor for name in values if kind_of(name) == "params" for factor in of_sizes}
     return {**sizes, **{name: factor for name, factor in units.items() if name == "tokens"}}

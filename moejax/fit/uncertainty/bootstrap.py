@@ -90,8 +90,8 @@ class Bootstrap:
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(functional))(self.laws))
 
     def interval(self, functional: Callable[[Any], Any], level: float = 0.9) -> Any:
-        """Return the interval of every number of a functional, in the functional's pytree; unbounded if the runs do not
-        determine the number."""
+        """Return the interval of every number of a functional, in the structure of its pytree. An interval is unbounded
+        if the runs do not determine the number."""
         leaves, tree = jax.tree.flatten(self.evaluate(functional))
         intervals = [self.interval_of(answers, level) for answers in leaves]
         if self.fit is None:

@@ -295,9 +295,9 @@ def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
         return ()
     return (
         f"The best {result.output} of a sweep is uncertain by {runs.coarseness:.2g} in its logarithm because of the "
-        "grid, and residuals scatter by less, because neighbours share a value. Standard errors and ranges include "
-        "the grid's uncertainty; intervals by resamples, AICc and BIC do not. --smooth uses the minimum between the "
-        "tried values.",
+        "grid. Residuals scatter by less, because similar models share a grid value. Standard errors and ranges "
+        "include the grid's uncertainty; intervals by resamples, AICc and BIC do not. --smooth uses the "
+        "minimum between the tried values.",
     )
 
 

@@ -104,8 +104,8 @@ def derivatives(result: FitResult, runs: Runs, *, past_zero: bool = False) -> Fi
 
     Args:
       past_zero: True to use a linear scale for coefficients near 0, because predictions no longer depend on their
-        logarithms. A coefficient that is not 0 may be fitted as 0, and other coefficients compensate. Standard errors
-        of the others are correct only if this coefficient is uncertain too.
+        logarithms. A coefficient whose true value is not 0 may be fitted as 0, and the other coefficients compensate.
+        Their standard errors are correct only if this coefficient has a standard error too.
 
     Raises:
       UserError: the fit was made to other runs.
@@ -234,7 +234,7 @@ class Deciding:
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
-    """Find the ``count`` runs whose removal changes a number most, by implicit differentiation, and check by refits.
+    """Find the ``count`` runs whose removal changes a number most to first order, and refit without these runs.
 
     Raises:
       UserError: the functional has more than one number, the runs do not determine it, or too few runs would remain.

@@ -62,7 +62,7 @@ class Estimand(Named):
 
     @property
     def magnitude(self) -> Estimand:
-        """Absolute value of the estimand, which has a logarithm for either sign."""
+        """Absolute value of the estimand, for an estimand that may be negative and then has no logarithm."""
         return replace(self, name=f"|{self.name}|", symbol=f"|{self.symbol}|", functional=SizeOf(self.functional))
 
     @property
@@ -131,7 +131,7 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
         wanting = [rule for rule in rules_of(law) if set(given) < set(rule.given)]
         said = f"{called(law)} has no decision for {', '.join(unused or given)}"
         if wanting:
-            said += f" without {also_needed(wanting[0], given)}; also give it, or let moejax design choose"
+            said += f" without {also_needed(wanting[0], given)}; give it too, or let moejax design choose it"
         raise UserError(f"{said}. {what_is_decided(law)}")
     return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
 
@@ -194,15 +194,15 @@ def what_is_decided(law: type) -> str:
     """Return a sentence with a law's decisions and the quantities that each needs."""
     parts: dict[str, list[str]] = {}
     for rule in rules_of(law):
-        where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
+        where = f"with --decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "without --decide"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
         judged = any(name in law.outputs for name in LETTERS)
-        search = ", or search an optimum with moejax design --law FIT" if judged else ""
+        search = ", or search for an optimum with moejax design --law FIT" if judged else ""
         return f"{called(law)} has no decisions; predict a run (--predict){search}."
     return (
-        f"{called(law)} decides by "
-        + "; by ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())
+        f"{called(law)} has these decisions: "
+        + "; ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())
         + "."
     )
 

@@ -40,7 +40,7 @@ class Estimate(Named):
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
-    """Reason why resamples are not used for the interval or, without an interval, why there is none: too few draws."""
+    """Clause stating that the draws are too few for an interval from resamples or, without an interval, for any."""
     reason: str = ""
     """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
     at_a_bound: bool = False
@@ -99,8 +99,8 @@ def estimate(
 ) -> tuple[Estimate, ...]:
     """Return the value of every estimand, with its standard error and interval.
 
-    Values are computed from the fitted law. An estimate has a reason instead of an error and an interval if the runs do
-    not determine its value (``FitResult.unknown``) or the value is at a bound of the search.
+    Values are computed from the fitted law. If the runs do not determine a value (``FitResult.unknown``), or if it is
+    at a bound of the search, the estimate has a reason instead of an error and an interval.
 
     Intervals are too small if there are no more draws than coefficients (``few``). Without enough resampled draws, they
     come from standard errors; without enough draws for these either, an estimate has no error and no interval.

@@ -130,7 +130,7 @@ class _Walk:
     def end(self, sign: float) -> float:
         """Return the coordinate at which the profile crosses the limit, searched in growing steps from the last refit.
 
-        The result is infinite if there is no crossing within ``FARTHEST`` steps, or if no refit succeeds.
+        The result is infinite if there is no crossing within ``FARTHEST`` standard errors, or if no refit succeeds.
         """
         # The import takes longer than a fit without a profile.
         from scipy.optimize import root_scalar

@@ -38,7 +38,7 @@ Numbers = Float[np.ndarray, " answers"]
 
 
 def keeps_sign(law: Law | type) -> dict[str, bool]:
-    """Return whether each coefficient of a law has a fixed sign, by name; a coefficient declared ``any`` may be 0.
+    """Return whether each coefficient of a law has a fixed sign, keyed by name; one declared ``any`` may be 0.
 
     Args:
       law: a law or its class.
@@ -83,7 +83,7 @@ class Spread:
     degrees_of_freedom: Numbers
     """Degrees of freedom of Student's t for each number."""
     unknown: tuple[str, ...] = ()
-    """Reasons for missing errors (``FitResult.unknown``), empty strings for others; no entries if none is missing."""
+    """Reason for each missing error (``FitResult.unknown``), else an empty string; no entries if none is missing."""
 
     def without(self, unknown: Sequence[str]) -> Spread:
         """Return a copy without the errors of numbers for which a reason is given; earlier reasons are kept."""
@@ -219,7 +219,7 @@ LARGEST_FOLDS = 50.0
 MOST_LINEAR = 2.0
 """Largest relative standard error of a coefficient that is drawn linearly."""
 STEP = 1e-3
-"""Step along an axis, in its standard deviation, of the laws whose differences give standard errors."""
+"""Step along an axis, in standard deviations, for the finite differences that give standard errors."""
 MOST_ROUNDS = 64
 """Maximum number of rounds of ``count`` draws before fewer draws are returned."""
 
@@ -330,7 +330,7 @@ class Uncertainty:
         return Drawn(laws=centred.laws_at(drawn, by_logarithm), steps=drawn, uncertainty=self)
 
     def stepped(self, law: Law) -> Stepped:
-        """Return the law and laws a small step to both sides along every axis, whose differences give standard errors.
+        """Return the law, and laws a small step forward and back along every axis, for finite differences.
 
         Raises:
           UserError: the fit has no covariance.
@@ -352,7 +352,7 @@ class Uncertainty:
         return _Centred(law, units, dict(zip(names, values, strict=True)), dict(zip(names, tangents, strict=True)))
 
     def _units(self, law: Law) -> dict[str, float]:
-        """Return the geometric middle of the fitted ranges of a law's inputs, by kind of unit."""
+        """Return the geometric middle of the fitted ranges of a law's inputs, keyed by kind of unit."""
         kinds = KINDS | {name: (name,) for name in self.ranges if name not in FIELDS}
         middles = {
             kind: [
@@ -398,8 +398,8 @@ class _Centred:
 class Stepped:
     """A fitted law and laws a small step along each axis of its covariance.
 
-    A number that is not a functional to differentiate, such as the result of a search, gets its standard error from its
-    values under these laws.
+    A number that cannot be differentiated, such as the result of a search, gets its standard error from its values
+    under these laws.
     """
 
     laws: Any
@@ -411,7 +411,7 @@ class Stepped:
     method = STANDARD
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """Return the interval of a positive number from its values under the laws, by ``Spread.ends``.
+        """Return the interval (``Spread.ends``) of a positive number from its values under the laws.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
@@ -455,7 +455,7 @@ class Resamples:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Laws drawn from the uncertainty of a fit, by normal steps; each interval has its own Student's t."""
+    """Laws drawn from the uncertainty of a fit with normal steps. Each interval has its own degrees of freedom."""
 
     laws: Any
     """A law whose coefficients are arrays with an entry per draw."""

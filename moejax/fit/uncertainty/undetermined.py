@@ -85,7 +85,7 @@ def apart(
     errors: Float[np.ndarray, " answers"] | None,
     scatter: float = 0.0,
 ) -> Bool[np.ndarray, " answers"]:
-    """Return whether equally good laws change each number of a functional (flattened) beyond its standard error.
+    """Return whether each number of a functional (flattened) differs significantly between equally good laws.
 
     Args:
       errors: standard errors that ignore the other laws; None or NaN if unknown.
@@ -238,8 +238,8 @@ class Probes:
     def moved(self, answers: Any, interval: Interval) -> bool:
         """Return whether a number with these values under the laws is not determined.
 
-        A number is not determined if it changes along a direction, or if a law that fits equally well gives no value or
-        a value outside the number's interval.
+        A number is not determined if it changes along a direction. It is not determined either if a law that fits
+        equally well gives no value, or a value that differs significantly.
         """
         sides, others = np.split(np.asarray(answers, np.float64), [2 * len(self.directions)])
         one, other = sides.reshape(-1, 2).T

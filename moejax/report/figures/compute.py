@@ -46,7 +46,7 @@ RUN, CURVE, TARGET = "run", "best", "target"
 class _Family:
     label: str
     rows: np.ndarray
-    """Indices of the class's runs."""
+    """Indices of the family's runs."""
     like: dict[str, float]
     """Values of the typical run, whose proportions the curve keeps."""
 
@@ -60,7 +60,7 @@ class _Least:
     sizes: Sequence[str]
     """Fields that scale together; without any, the loss depends on the budget alone."""
     main: str
-    """Field whose ratio to the typical run's is chosen."""
+    """Size field that is varied, as a ratio to the typical run's value."""
     counted: float
     """FLOPs per token and unit of ``main``."""
     budgets: np.ndarray
@@ -127,7 +127,7 @@ def compute_table(
         raise UserError(f"The figure needs a loss law of size and tokens; {type(law).__name__} is another kind of law.")
     values = {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design or Design()).items()}
     if missing := [name for name in law.inputs if name not in values and value_of(design or Design(), name) is None]:
-        raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table that has.")
+        raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table with these columns.")
     spent = _spent(values)
     last = max(flops or 0.0, spent.max() * (1.0 if flops else BEYOND))
     budgets = np.geomspace(spent.min() if loss is not None else last / 1e6, last, BUDGETS)
@@ -171,7 +171,7 @@ def _spent(values: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _families(values: dict[str, np.ndarray], spent: np.ndarray) -> list[_Family]:
-    """Group runs by the ratio of total to active parameters, each with the largest run of its middle level."""
+    """Group runs by total / active parameters. A family's typical run is the largest run of its middle level."""
     ratio = np.ones(len(spent))
     if {"params_total", "params_active"} <= {*values}:
         ratio = values["params_total"] / values["params_active"]
@@ -267,7 +267,7 @@ def _same_curves(curves: DataFrame, families: list[str]) -> bool:
 
 
 def _view(runs: DataFrame, curves: DataFrame) -> tuple[float, float]:
-    """Return the limits of the loss axis: all runs and curves, and the bands within half of this range beyond."""
+    """Return the limits of the loss axis. They include all runs and curves, and bands up to half of this range away."""
     losses = np.concatenate([column(runs, "loss"), column(curves, "loss")])
     losses = losses[np.isfinite(losses)]
     low, high, room = losses.min(), losses.max(), 0.5 * (np.ptp(losses) or 0.1)

@@ -23,7 +23,7 @@ from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
-    """Return a function of the law for each coefficient that the data determine."""
+    """Return a function of the law for each fitted coefficient that the data determine."""
     return {name: CoefficientOf(name) for name in result.coefficients if not result.state(name)}
 
 
@@ -34,8 +34,8 @@ def labels(read: ReadRuns) -> list[str]:
 
 
 def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functional] | None = None) -> pd.DataFrame:
-    """Return the profile likelihoods of several estimands, by default of every coefficient. Estimands that affect no
-    run are left out.
+    """Return the profile likelihoods of several estimands, by default of every coefficient. Estimands without a profile
+    are left out.
     """
     parts = []
     for name, functional in (estimands or coefficients(result)).items():

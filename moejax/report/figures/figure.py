@@ -49,7 +49,7 @@ class Figure:
         return text.getvalue()
 
     def save(self, path: str | Path, *, width: float | None = None) -> Path:
-        """Write the drawing as PNG, SVG or PDF, by the suffix of the path; an existing file is replaced.
+        """Write the drawing as PNG, SVG or PDF, depending on the suffix of the path; an existing file is replaced.
 
         Args:
           width: width in inches, such as 3.3 for a column of a two-column paper, for figures of one panel. Height and
@@ -74,7 +74,7 @@ class Figure:
 
     @contextlib.contextmanager
     def _of_width(self, width: float | None) -> Iterator[None]:
-        """Change the drawing's width while it is written, with fewer columns of legends in a narrow drawing."""
+        """Change the drawing's width while it is written. Legends of a narrow drawing have fewer columns."""
         if width is None:
             yield
             return
@@ -161,7 +161,7 @@ def styled(draw: Callable[[], Figure]) -> Figure:
 def write_figure(
     folder: Path, name: str, draw: Callable[[], Figure], formats: Sequence[str] = ("png", "svg")
 ) -> tuple[str, ...]:
-    """Draw in the report's style, write ``name.csv`` and a file per format, such as ``name.png``, and return the names.
+    """Draw in the report's style, write ``name.csv`` and a file per format, and return the names of the files.
 
     The files are replaced all together or not at all; the same figure gives the same bytes.
     """

@@ -117,7 +117,7 @@ def training_curves(findings: Findings) -> Figure | None:
     return Figure(
         "Training curves",
         "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
-        "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch drops below "
+        "(orange). The other models' trunks are grey; the dotted line is the unigram entropy. A branch drops below "
         "its trunk because of the decay. Losses are of single batches." + left_out,
         drawing,
         [

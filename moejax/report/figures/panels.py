@@ -182,7 +182,7 @@ def curves(
 
 
 def curves_of(table: DataFrame, by: str, x: str, y: str, label: Callable[[float], str]) -> list[Series]:
-    """Return a series of the lowest y at each x for each value of the table's column ``by``."""
+    """Return one series per value of the column ``by``, with the lowest y at each x."""
     series = []
     for value, colour in coloured(ordered(table[by])):
         own = table[table[by] == value].groupby(x, as_index=False)[y].min()

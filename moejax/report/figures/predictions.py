@@ -134,7 +134,7 @@ WIDE = 5.0
 
 
 def through_runs(inputs: FigureInputs) -> Figure:
-    """Draw predictions against measurements, and residuals against each input of the law that varies."""
+    """Draw predictions against measurements, and both against each input of the law that varies."""
     table = inputs.table
     measured, predicted = column(table, "measured"), column(table, "predicted")
     output = str(table["output"].iloc[0])

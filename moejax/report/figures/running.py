@@ -265,7 +265,7 @@ PLAN_UNITS = {
 
 
 def plan_bars(inputs: FigureInputs) -> Figure:
-    """Draw a panel per quantity with a bar per plan, stacked by part. Limits are lines."""
+    """Draw a panel per quantity with a bar per plan, stacked by part, and limits as lines."""
     table = inputs.table
     quantities = list(dict.fromkeys(table["quantity"]))
     plans = list(dict.fromkeys(table["plan"]))

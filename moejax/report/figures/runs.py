@@ -54,7 +54,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
 
 
 def _distinct(best: DataFrame) -> DataFrame:
-    """Return the best of runs whose FLOPs differ by less than ``EQUAL``, such as by the rounding of tokens."""
+    """Keep only the best of runs whose FLOPs are equal within ``EQUAL``, for example after rounding of tokens."""
     flops = column(best, "flops")
     keeps = [i + 1 == len(flops) or flops[i + 1] > (1 + EQUAL) * flops[i] for i in range(len(flops))]
     return best[keeps]
