@@ -72,7 +72,8 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
             if isinstance(law, FormulaLaw):
                 if self.runs:
                     raise UserError(
-                        "Leverage by a formula has the intervals of the fit; omit --runs, and fit with --bootstrap."
+                        "For a formula, the intervals come from the fit; leave out --runs, and run moejax fit with "
+                        "--bootstrap."
                     )
                 given = (numbers(self.a.split(","), self.a), numbers(self.b.split(","), self.b))
                 result = leverage_under_formula(known, given, self.flops, self.level)
