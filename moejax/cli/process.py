@@ -60,8 +60,8 @@ def check_flags(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def refused_variable(error: Exception) -> str:
-    """Return a sentence about the environment variable that keeps JAX from starting; empty if another cause is more
-    likely.
+    """Return a message about the environment variable that keeps JAX from starting, or an empty string if another cause
+    is more likely.
     """
     named = [name for name in os.environ if name.startswith("JAX_") and name in str(error)]
     if not named and "JAX_PLATFORMS" in os.environ and "jax" in sys.modules and not _has_devices():

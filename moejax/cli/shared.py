@@ -242,7 +242,7 @@ class TableOptions(Command):
         *,
         usual: Mapping[str, Any] | None = None,
     ) -> ReadRuns:
-        """Return the same runs as ``read`` without printing notes."""
+        """Return the runs that ``read`` returns, without printing notes."""
         from moejax.fit.tables.read_runs import read_runs
 
         asked = {
@@ -512,7 +512,7 @@ class ArchitectureOptions(ConfigOptions):
     arch: str | None = option(None, "a published model, such as deepseek-v3.1", metavar="NAME", excludes=("config",))
 
     def architecture(self) -> Architecture | None:
-        """Return the validated architecture; None if none is given."""
+        """Return the validated architecture; None if no architecture is given."""
         # A published model needs no ConfigDict, so `moejax predict` starts faster without this import.
         if self.arch is not None:
             from moejax.laws.catalogue import find

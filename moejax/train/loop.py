@@ -186,9 +186,9 @@ class Trainer:
     ) -> TrainState:
         """Run the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 
-        The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. With ``until``, the
-        phase is repeated up to that step, because the step's checkpoint no longer exists. Repeated steps are saved, but
-        neither logged nor evaluated again.
+        The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. With ``until``, return
+        the state at that step. If it has no checkpoint, the steps before it are repeated from an earlier one. They are
+        saved, but neither logged nor evaluated again.
 
         Raises:
           Stopped: a stop was requested, and the state is saved.

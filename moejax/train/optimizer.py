@@ -45,7 +45,7 @@ class OptimizerConfig:
     """Peak of the schedule; 0, or "auto" in a config, means that ``Recipe.hyperparameters`` chooses it."""
     warmup_tokens: Tokens = 0
     decay_share: Annotated[float, NumberRange(0, 1, without_low=True)] = 0.2
-    """Final share of a budget during which the learning rate decays; with 1, decay starts at the end of the warm-up."""
+    """Share of a budget, at its end, in which the learning rate decays; 1 starts the decay after the warm-up."""
     decay_shape: Annotated[str, one_of(DECAYS)] = "linear"
     """Shape of the decay: a key of ``moejax.train.schedule.DECAYS``."""
     final_share: Share = 0.1
@@ -174,7 +174,7 @@ def of_parameters(state: Any, params: Any, values: Any, otherwise: Any) -> Any:
 
 
 def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """Return Adam (Kingma and Ba, 2015); with decoupled decay it is AdamW (Loshchilov and Hutter, 2019)."""
+    """Return Adam (Kingma and Ba, 2015). With decoupled weight decay it is AdamW (Loshchilov and Hutter, 2019)."""
     return optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
 
 

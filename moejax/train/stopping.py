@@ -69,8 +69,8 @@ class Stop:
         return self._agreed
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; the first one decides the exit status. A second Ctrl-C acts immediately; repeated SIGTERMs
-        are ignored, because schedulers send several."""
+        """Handle a signal. The first signal determines the exit status. A second Ctrl-C ends the process immediately;
+        repeated SIGTERMs are ignored, because schedulers send several."""
         if number == signal.SIGTERM and self.number:
             return
         self.number = self.number or number

@@ -138,7 +138,7 @@ class DataShowCommand(Command, name="data show"):
     """Show the content of a prepared dataset."""
 
     folder: str = argument("folder of the set", metavar="DIR")
-    verify: bool = option(False, "also compare every token file with its recorded hash")
+    verify: bool = option(False, "also compare the hash of every token file with the recorded one")
     sample: Annotated[int, whole(0, 1_000_000)] = option(64, "number of tokens to decode", metavar="N")
 
     def run(self) -> None:

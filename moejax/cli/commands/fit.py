@@ -70,7 +70,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
     loss_law: str | None = option(
         None,
         "for a law of scores: the loss law that it depends on, fitted to the same table; predictions and decisions "
-        "are then scores of runs of any size",
+        "are then for the score of a run of any size",
         metavar="NAME|FORMULA",
         excludes=("bootstrap", "profile", "influence", "fix", "best_by", "budget"),
     )

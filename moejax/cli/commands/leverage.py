@@ -31,8 +31,8 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     """
 
     a: str = argument(
-        "a table of runs, or RUNS:CONDITION for some of its rows; with --law, a published model or the family's "
-        "fixed quantities, NAME=VALUE,…",
+        "a table of runs, or RUNS:CONDITION for some of its rows; with --law, a published model, or fixed quantities "
+        "of a model family, NAME=VALUE,…",
         metavar="A",
     )
     b: str = argument("the other family, in the same form", metavar="B")
@@ -46,7 +46,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     )
     flops: tuple[float, ...] = option((), "A's budget in FLOPs (default for tables: A's budgets)", metavar="NUMBER")
     fix: tuple[str, ...] = option(
-        (), "fix irreducible or exponent of both tables' loss-compute curves", metavar="NAME=VALUE"
+        (), "hold irreducible or exponent of both tables' loss-compute curves fixed", metavar="NAME=VALUE"
     )
     seed: Seed = option(0, "seed of initial guesses and resamples", metavar="NUMBER")
 

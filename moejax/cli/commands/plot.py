@@ -38,8 +38,8 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
 
     ONE_OF = ("names", "paper", "list", "gallery")
     names: tuple[str, ...] = argument(
-        "figures, or a paper: zhao, abnar, chapter_002, tian, li; after the figure loss, folders of training runs or "
-        "studies",
+        "names of figures or a paper (zhao, abnar, chapter_002, tian, li); the figure loss is followed by folders of "
+        "training runs or studies",
         metavar="NAME",
         default=(),
     )

@@ -139,7 +139,9 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         return counted(architecture, self.tokens, self.sequence_length)
 
     def _by_convention(self, design: Design) -> Design:
-        """Return the design with active parameters, and tokens from its FLOPs, by the given convention."""
+        """Return the design with active parameters that follow the given convention, and tokens that follow from its
+        FLOPs.
+        """
         from moejax.laws.active_params import convention
         from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 

@@ -72,7 +72,7 @@ class Attempt:
     reached: dict[str, int] = field(default_factory=dict)
     """Last logged step of each phase, in this or an earlier attempt."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by time bucket, a key of ``TIME_BUCKETS``."""
+    """Seconds in each time bucket, keyed as in ``TIME_BUCKETS``."""
 
 
 class AttemptRecorder:

@@ -215,7 +215,7 @@ def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
-    # A state with an EMA has other arrays than a state without one.
+    # A state can only be restored if both trainings have an EMA, or neither has one.
     fixed = {
         path: (old, new)
         for path, (old, new) in decisive.items()

@@ -76,7 +76,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """Return the readable validation losses of a phase's committed checkpoints, by step."""
+    """Return the readable validation losses of a phase's committed checkpoints, keyed by step."""
     losses = {}
     for step in finished_steps(folder):
         # A checkpoint may be removed meanwhile.
@@ -95,8 +95,8 @@ def files_of(checkpoint: Path) -> list[str]:
 def hash_files(
     checkpoint: Path, names: Iterable[str], read: Callable[[int], None] = lambda size: None
 ) -> dict[str, str]:
-    """Return the SHA-256 of a checkpoint's files, by name. ``read`` is called with the number of bytes after each
-    read.
+    """Return the SHA-256 of a checkpoint's files, keyed by name. ``read`` is called after each read with the number of
+    bytes.
     """
     names = list(names)
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -123,7 +123,7 @@ def write_hashes(checkpoint: Path, process: int, processes: int, stop: threading
 
 
 def read_hashes(checkpoint: Path) -> dict[str, str]:
-    """Return the recorded hashes of a checkpoint's files, by name.
+    """Return the recorded hashes of a checkpoint's files, keyed by name.
 
     Raises:
       Damaged: a manifest cannot be read.

@@ -65,7 +65,7 @@ class SavedState:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return the run row of the budget that ends at this checkpoint; empty if no budget ends there."""
+        """Return the run row of the budget that ends at this checkpoint, or an empty dict."""
         recipe = self.training.recipe
         ends = {branch_name(budget): budget for budget in recipe.budgets_tokens if recipe.steps(budget) == self.step}
         return (read_row(self.folder, ends[self.phase]) or {}) if self.phase in ends else {}
