@@ -1,1 +1,1 @@
-"""Names of ``import moejax as mj`` that join several packages: commands on Python objects, and figures."""
+"""Names of ``import moejax as mj`` that combine several packages: commands on Python objects, and figures."""

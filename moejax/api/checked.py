@@ -1,4 +1,4 @@
-"""Check the numbers that a function of ``moejax`` is called with, as commands check their options."""
+"""Check the numeric arguments of functions of ``moejax``, as commands check their options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Convert and check the arguments whose annotation has a range of ``moejax.ranges``, such as ``level: Level``.
 
     Raises:
-      UserError: an argument is not a number of its range; the message gives its name, its value and the range.
+      UserError: an argument is not a number in its range. The message gives its name, its value and the range.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters

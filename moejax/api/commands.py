@@ -1,4 +1,4 @@
-"""Functions of ``import moejax as mj`` that join several packages: each is a command of the same name, on Python
+"""Functions of ``import moejax as mj`` that combine several packages. Each corresponds to a command and works on Python
 objects.
 
 Their results have ``summary()``, ``to_frame()`` and ``to_latex()``, and a notebook displays them.
@@ -74,9 +74,9 @@ def compare(
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       laws: names, formulas such as ``"loss = E + A/N^alpha"``, or classes; by default every loss law that the
         columns allow.
-      hold_out: rules as in ``--hold-out``: ``tokens`` for the runs with the most tokens, ``tokens:1e10``,
-        ``model=large``.
-      folds: number of cross-validation folds in addition; 0 for none.
+      hold_out: rules as in ``--hold-out``: ``tokens`` for the runs with the most tokens, ``tokens:1e10`` for runs with
+        at least 1e10 tokens, ``model=large`` for one model.
+      folds: number of additional cross-validation folds; 0 for none.
       fixed: coefficients to hold fixed, in every law that has them.
       penalty: penalty of the residuals (``moejax.fit.search.objective``); by default a Huber loss.
       seed: seed of the searches and of the folds.
@@ -120,8 +120,8 @@ def decide(
       fit: the result of ``moejax.fit``.
       runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame, which is
         read with the options of the fit.
-      bootstrap: number of resamples of the runs for the intervals; 0 for the bootstrap that is stored with the fit, or
-        else for intervals from standard errors.
+      bootstrap: number of resamples of the runs for the intervals. With 0, use the bootstrap that is stored with the
+        fit or, if there is none, standard errors.
       level: coverage of the intervals.
       seed: seed of the resamples; by default the fit's.
       given: quantities that the decision depends on, such as ``flops=1e22`` or ``flops=1e22, expansion=16``.
@@ -133,7 +133,7 @@ def decide(
       >>> mj.decide(fit, "runs.csv", flops=1e22, bootstrap=200).to_frame()
     """
     if bootstrap and runs is None:
-        raise UserError("bootstrap resamples the fitted runs; give them as runs.")
+        raise UserError("bootstrap resamples the fitted runs; pass them as runs.")
     estimands = decision_estimands(type(fit.law), given)
     own = None if runs is None else runs_of(fit, runs)
     resampled = resampled_fits(fit, own, bootstrap, seed=seed) if bootstrap and own is not None else None
@@ -233,12 +233,12 @@ def next_runs(
     Args:
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       law: a law's name, or several names; the runs then also distinguish the laws.
-      targets: answers to make certain, each with its given quantities: ``{"loss": {"params_active": 7e9}}``, a
-        published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``, or
-        coefficients by name. Pairs ``[("N*", {"flops": 1e24}), ("N*", {"flops": 1e25})]`` may repeat a name.
+      targets: answers whose uncertainty to reduce, each with its given quantities: a loss ``{"loss": {"params_active":
+        7e9}}``, a published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``,
+        or names of coefficients. Pairs ``[("N*", {"flops": 1e24}), ("N*", {"flops": 1e25})]`` may repeat a name.
       flops: FLOPs of all new runs together.
-      chip_hours: instead of ``flops``, GPU-hours on ``chip`` at a share ``mfu`` of its peak, without masked attention
-        scores, as the MFU of a training's log.
+      chip_hours: chip-hours of all new runs together, instead of ``flops``: hours on ``chip`` at the MFU ``mfu``. As in
+        the MFU of a training log, masked attention scores are not counted.
       chip: chip of ``chip_hours``, such as ``h100`` or ``v5p``.
       mfu: assumed share of the chip's peak FLOP/s.
       most: maximum number of new runs.
@@ -254,7 +254,7 @@ def next_runs(
       options: options of ``fit_law``.
 
     Raises:
-      UserError: the law or target is unknown, or the runs or the budget do not suffice.
+      UserError: the law or target is unknown, there are too few runs, or the budget is too small.
 
     Example:
       >>> mj.next_runs("runs.csv", "chinchilla", {"N*": {"flops": 1e24}}, flops=1e21, vocab_size=50_304)
@@ -296,7 +296,7 @@ def plan(training: Training | Mapping[str, object], topology: str) -> Plan:
 
     Args:
       training: a ``Training``, or a dictionary with the settings of a config file.
-      topology: such as ``v5p:4x4x4``, ``h100:8x8`` for 8 hosts of 8 GPUs, or ``cpu:8``.
+      topology: chips and their arrangement, such as ``v5p:4x4x4``, ``h100:8x8`` for 8 hosts of 8 GPUs, or ``cpu:8``.
 
     Raises:
       UserError: the topology is unknown, the training cannot run on it, or its compiler is not installed.

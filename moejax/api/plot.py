@@ -40,7 +40,7 @@ def named(
     law: FitResult | Law | None = None,
     synthetic: bool = False,
 ) -> Figure:
-    """Return a figure of ``moejax plot --list`` by its name.
+    """Draw the figure with this name in ``moejax plot --list``.
 
     Args:
       name: the figure's name, such as ``runs`` or ``zhao-3``.
@@ -65,7 +65,7 @@ def named(
 
 
 def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Return predicted against measured values of a fit's runs, and both against each input of the law.
+    """Plot predicted against measured values of a fit's runs, and both against each input of the law.
 
     Args:
       fit: the result of ``moejax.fit``.
@@ -84,7 +84,7 @@ def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
 def loss_vs_compute(
     fit: FitResult | Law, runs: RunTable | Runs | None = None, *, flops: Quantity | None = None, level: Level = 0.9
 ) -> Figure:
-    """Return loss against training FLOPs: runs, the law's best loss at every budget with its interval, and a target.
+    """Plot loss against training FLOPs: the runs, the law's lowest loss at each budget with its interval, and a target.
 
     Args:
       fit: a fit, or a loss law, which has no intervals.
@@ -112,7 +112,7 @@ def loss_vs_compute(
 
 
 def profile(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Return the profile likelihoods: the objective with each coefficient held fixed at other values.
+    """Plot profile likelihoods: the minimum of the objective with one coefficient held fixed at each of several values.
 
     Args:
       fit: the result of ``moejax.fit``.
@@ -128,7 +128,7 @@ def profile(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
 
 def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
-    """Return the objective that each initial guess of the fit's search reached.
+    """Plot the objective that each initial guess of the fit's search reached.
 
     Args:
       fit: the result of ``moejax.fit``.
@@ -144,7 +144,7 @@ def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
 
 def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
-    """Return predicted against measured losses, a panel per law; held-out runs are marked.
+    """Plot predicted against measured losses, with one panel per law; held-out runs are marked.
 
     Args:
       comparison: the result of ``moejax.compare``.
@@ -157,7 +157,7 @@ def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
 
 
 def plan(plan: Plan) -> Figure:
-    """Return the memory of a chip and the time of a step, by component.
+    """Plot the memory of a chip and the time of a step, by component.
 
     Args:
       plan: the result of ``moejax.plan``.
@@ -169,7 +169,7 @@ def plan(plan: Plan) -> Figure:
 
 
 def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
-    """Return loss against training FLOPs with the frontier.
+    """Plot loss against training FLOPs with the frontier.
 
     Args:
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
@@ -184,7 +184,7 @@ def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
 
 
 def loss(*folders: str | Path) -> Figure:
-    """Return loss against tokens, with branches marked, from folders of training runs or studies.
+    """Plot loss against tokens, with branches marked, from folders of training runs or studies.
 
     Args:
       folders: folders of training runs or studies.
@@ -201,7 +201,7 @@ def loss(*folders: str | Path) -> Figure:
 
 
 def figure_of(answer: FitResult | Comparison | Plan | ReadRuns, given: ReadRuns | Runs | None = None) -> Figure:
-    """Return the figure of a result's ``plot()``.
+    """Draw the figure that a result's ``plot()`` returns.
 
     Args:
       given: the result of ``moejax.read_runs`` for figures that show runs.

@@ -21,10 +21,10 @@ RunTable = str | Path | pd.DataFrame | ReadRuns
 def read_table(
     runs: RunTable | Mapping[str, float], law: str | type | Sequence[str], reading: Mapping[str, Any]
 ) -> ReadRuns:
-    """Return read runs as they are; read others with the options of ``moejax.read_runs``, and print their notes.
+    """Return a ``ReadRuns`` unchanged. Read other tables with the options of ``moejax.read_runs``, and print notes.
 
     Raises:
-      UserError: the table cannot be read, or options are given for runs that are already read.
+      UserError: the table cannot be read, or options are given for runs that have already been read.
     """
     if isinstance(runs, ReadRuns):
         if reading.keys() - {"also_told_apart_by"}:

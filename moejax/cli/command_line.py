@@ -134,7 +134,7 @@ def _run(words: list[str]) -> int:
         print(f"moejax {moejax.__version__}")
         return DONE
     if words[0] == "--completion":
-        # The options of every command are imported for this alone.
+        # Only completion imports the options of every command.
         from moejax.cli.reference import completion
 
         print(completion())

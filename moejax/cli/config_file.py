@@ -236,7 +236,7 @@ def read(config: str) -> Any:
         with _apart():
             settings = module.get_config(*([argument] if argument else []))
     except (Exception, SystemExit) as error:
-        remedy = "give another argument, or correct the file" if argument else "mend it"
+        remedy = "give another argument, or correct the file" if argument else "correct the file"
         raise UserError(f"get_config of {config} failed ({says('Python', error)}); {remedy}.") from error
     if not isinstance(settings, ConfigDict):
         raise UserError(

@@ -1,7 +1,7 @@
-"""Write results to ``--out`` by one rule for every command.
+"""Write results to ``--out`` under the same rules for every command.
 
-A command never replaces its input files, files that moejax did not write, or files that were changed since. Only one
-command at a time writes to a folder. Related files appear together.
+A command never replaces its input files, files that moejax did not write, or files that were changed after moejax wrote
+them. Only one command at a time writes to a folder. Related files appear together.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def out_set(folder: Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def out_file(path: Path) -> Iterator[Path]:
-    """Yield a file to write, by the same rule.
+    """Yield the path of a single file to write, under the rules of this module.
 
     Raises:
       UserError: the file cannot be written, or it exists and was not written by moejax.
@@ -100,5 +100,5 @@ def _said(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "make room, or choose another --out" if error.errno in FULL else "choose another --out"
+        remedy = "free disk space, or choose another --out" if error.errno in FULL else "choose another --out"
         raise UserError(f"The results cannot be written to {place} ({says('the disk', error)}); {remedy}.") from error

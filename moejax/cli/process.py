@@ -1,4 +1,4 @@
-"""Configure a process before JAX is imported: platform, core, compilation."""
+"""Configure a process before JAX is imported: platform, GPU memory, CPU core and compilation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
 """Patterns below ``/dev`` of devices that libtpu opens on TPU machines, and of GPU drivers."""
 
 GPU_MEMORY_SHARE = 0.94
-"""Share of the GPU memory that JAX may use; the rest is for CUDA and NCCL. CUDA reports about the memory size in the
-data sheet."""
+"""Share of the GPU memory that JAX may use; the rest is for CUDA and NCCL. The memory size that CUDA reports is close
+to the data sheet's."""
 
 
 def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, devices: Path = Path("/dev")) -> None:
     """Make JAX use the CPU if libtpu is installed and there is no accelerator. Variables set by the user take
     precedence.
 
-    Otherwise JAX asks libtpu for a TPU, which writes many lines to stderr and delays the command. Compiling for absent
-    TPUs (``moejax[plan]``) installs libtpu on machines without a TPU and does not need this request.
+    Otherwise JAX tries to initialize a TPU through libtpu, which writes many lines to stderr and takes time. The extra
+    ``moejax[plan]`` installs libtpu on machines without a TPU, to compile for TPUs. This needs no initialized TPU.
     """
     if "JAX_PLATFORMS" in environment or "JAX_FORCE_TPU_INIT" in environment:
         return
@@ -60,8 +60,8 @@ def check_flags(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def refused_variable(error: Exception) -> str:
-    """Return a sentence about the environment variable that keeps JAX from starting; empty if another cause is more
-    likely.
+    """Return a message about the environment variable that keeps JAX from starting, or an empty string if another cause
+    is more likely.
     """
     named = [name for name in os.environ if name.startswith("JAX_") and name in str(error)]
     if not named and "JAX_PLATFORMS" in os.environ and "jax" in sys.modules and not _has_devices():
@@ -86,9 +86,9 @@ def _has_devices() -> bool:
 def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimised: bool = True) -> None:
     """Reduce the compile time of XLA's CPU backend, if JAX is not imported yet. Flags set by the user take precedence.
 
-    Fits and designs compile programs that run for a second. Without XLA's fusion emitters, compilation takes half the
-    time; without LLVM's optimization (``optimised=False``), a quarter. Optimization pays off if a command runs many
-    fits. The last digits of results may differ from normally compiled programs.
+    Fits and designs compile programs that run for a second. Compilation takes half the time without XLA's fusion
+    emitters, and a quarter of the time without LLVM's optimization too (``optimised=False``). Optimization pays off if
+    a command runs many fits. The last digits of results may differ from normally compiled programs.
     """
     if "jax" not in sys.modules:
         environment["XLA_FLAGS"] = quick_flags(environment.get("XLA_FLAGS", ""), optimised=optimised)
@@ -114,7 +114,7 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         remove_oldest(folder)
     except (OSError, RuntimeError):
-        # There is no home, no permission, or another command removes the same files. Programs are compiled without a
+        # There is no home folder, no permission, or another command is removing the same files. Compile without a
         # cache.
         return
     if os.access(folder, os.W_OK):

@@ -70,7 +70,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextlib.contextmanager
 def waiting(text: str, *, every: float = 60.0) -> Iterator[None]:
-    """Show that a task of unknown length is running; without a terminal, print a line now and every minute."""
+    """Show that a task of unknown length is running. Without a terminal, print a line now and then every minute."""
     with progress_display() as update:
         if not sys.stderr.isatty():
             say(text)

@@ -35,7 +35,7 @@ complete -o filenames -F _moejax moejax"""
 
 
 def commands() -> dict[str, type[Command]]:
-    """Return every command and action by name."""
+    """Return the class of every command and action, keyed by name."""
     for name in COMMANDS:
         command_module(name)
     return {key: Command.NAMES[key] for name in COMMANDS for key in Command.NAMES if key.split()[0] == name}

@@ -75,7 +75,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def numbers(texts: Sequence[str], option: str) -> dict[str, float]:
-    """Parse ``NAME=VALUE`` texts, and return the numeric values by name."""
+    """Parse ``NAME=VALUE`` texts, and return the numeric values, keyed by name."""
     return {name: parse(value) for name, value in pairs(texts, option).items()}
 
 
@@ -103,7 +103,7 @@ def law_or_fit(text: str) -> str:
 
 
 def _is_law(text: str) -> bool:
-    # Laws import JAX, which is worth it only if a folder has a fit.
+    # Importing laws imports JAX, which takes time. This is only needed if a folder contains a fit.
     from moejax.laws import law_name
 
     try:
@@ -223,7 +223,8 @@ class TableOptions(Command):
         """Return the runs of a table for a law or columns, and print notes about them.
 
         Args:
-          usual: options of ``read_runs`` where the command has none, such as those of a fit (``FitResult.reading``).
+          usual: default options of ``read_runs``, such as those of a fit (``FitResult.reading``). Options given on the
+            command line take precedence.
         """
         from moejax.say import say
 
@@ -241,7 +242,7 @@ class TableOptions(Command):
         *,
         usual: Mapping[str, Any] | None = None,
     ) -> ReadRuns:
-        """Return the same runs as ``read`` without printing notes."""
+        """Return the runs that ``read`` returns, without printing notes."""
         from moejax.fit.tables.read_runs import read_runs
 
         asked = {
@@ -269,7 +270,7 @@ class SignOptions(TableOptions):
     either: str = option("", "coefficients that may have any sign, separated by commas", metavar="NAMES", group=FORMULA)
 
     def formulas(self, runs: Path | str, texts: Sequence[str], budget: str = "") -> dict[str, type]:
-        """Return laws on a table's columns, by the text of their formulas. Declared signs apply to all formulas.
+        """Return law classes for formulas over a table's columns, keyed by formula. Signs apply to all formulas.
 
         Raises:
           UserError: a formula does not match the columns, or a sign is declared for an unknown coefficient.
@@ -343,7 +344,7 @@ class ObjectiveOptions(Command):
 
     penalty: str = option("huber", "huber or squared", metavar="NAME", group=FITTING)
     delta: float | None = option(
-        None, "residual at which the Huber loss becomes linear (0.001)", metavar="NUMBER", group=FITTING
+        None, "residual at which the Huber loss becomes linear (default: 0.001)", metavar="NUMBER", group=FITTING
     )
     residual: str = option(
         "log", "residuals of the logarithm of the loss (log) or of the loss (nats)", metavar="NAME", group=FITTING
@@ -353,7 +354,7 @@ class ObjectiveOptions(Command):
 
     @property
     def fixed(self) -> dict[str, float]:
-        """Coefficients that ``--fix`` fixes, by name."""
+        """Values of the coefficients that ``--fix`` holds fixed, keyed by name."""
         return numbers(self.fix, "--fix")
 
     def objective(self) -> Any:
@@ -373,15 +374,15 @@ class SearchOptions(ObjectiveOptions):
 
     starts: str | None = option(
         None,
-        "number of initial guesses (2048), or a paper's grid: hoffmann (4,500), abnar (437,400)",
+        "number of initial guesses (default: 2048), or a paper's grid: hoffmann (4,500 guesses), abnar (437,400)",
         metavar="COUNT|NAME",
         group=FITTING,
     )
     every_start: bool = option(False, "optimize from every initial guess, like the papers (slow)", group=FITTING)
 
     def initial_guesses(self, usual: str = "2048") -> Starts:
-        """Return the initial guesses: points scaled by the data, or a published grid; ``usual`` if the option is not
-        given.
+        """Return the initial guesses: points scaled by the data, or a published grid. ``usual`` is the default of the
+        option.
         """
         from moejax.fit.search.starts import GRIDS, Sobol
 
@@ -398,7 +399,9 @@ class SearchOptions(ObjectiveOptions):
         return Sobol(count, self.seed)
 
     def how(self) -> dict[str, Any]:
-        """Return the given arguments of ``fit_law``, which has the defaults, except for fixed coefficients."""
+        """Return the arguments of ``fit_law`` for these options, except fixed coefficients. Options that are not given
+        are omitted if ``fit_law`` has a default.
+        """
         options: dict[str, Any] = {"penalty": self.objective(), "seed": self.seed}
         if self.starts is not None:
             options["starts"] = self.initial_guesses()
@@ -475,7 +478,8 @@ class BootstrapOptions(TableOptions, LevelOptions):
 
         if not isinstance(fit, FitResult):
             raise UserError(
-                "--runs needs a fit for its intervals; give the fit's file (fit.json of `moejax fit --out`) as --law."
+                "--runs is for bootstrap intervals of a fit; give the fit's file (fit.json of `moejax fit --out`) as "
+                "--law."
             )
         assert self.runs is not None, "the command checks it"
         return bootstrap(fit, self.read(self.runs, type(fit.law), usual=fit.reading).runs, self.bootstrap)
@@ -508,7 +512,7 @@ class ArchitectureOptions(ConfigOptions):
     arch: str | None = option(None, "a published model, such as deepseek-v3.1", metavar="NAME", excludes=("config",))
 
     def architecture(self) -> Architecture | None:
-        """Return the validated architecture; None if none is given."""
+        """Return the validated architecture; None if no architecture is given."""
         # A published model needs no ConfigDict, so `moejax predict` starts faster without this import.
         if self.arch is not None:
             from moejax.laws.catalogue import find
@@ -527,8 +531,8 @@ class ExportableOptions(ConfigOptions):
 
     exportable: str | None = option(
         None,
-        "exit before training if no class of transformers (or not FAMILY) computes this architecture; hf:moejax allows "
-        "every architecture that moejax convert can write with custom code",
+        "exit before training if no class of transformers (or of FAMILY) can load this architecture; hf:moejax also "
+        "accepts architectures that moejax convert writes with custom code",
         metavar="hf[:FAMILY]",
     )
 

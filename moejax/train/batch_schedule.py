@@ -37,7 +37,7 @@ class BatchStage:
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """The batch size of every step: the ramp's stages, followed by ``last``."""
+    """The batch size of every step: the stages of ``ramp``, followed by batches of ``last`` tokens."""
 
     ramp: tuple[RampStage, ...]
     last: int

@@ -21,8 +21,8 @@ from moejax.train.training import Phase, Training
 def read_batches(
     trainings: Sequence[Training], corpus: Corpus, mesh: Mesh, phase: Phase, start: int
 ) -> Iterator[Batch]:
-    """Yield the global batches of a phase after step ``start``, indefinitely. Batches of several training runs are
-    stacked on one device.
+    """Yield the global batches of a phase after step ``start``, indefinitely. With several training runs, their batches
+    are stacked along a leading run axis, on one device.
 
     A batch depends only on the data order, the phase and the step. Training runs with the same order share a reader.
     """

@@ -41,8 +41,8 @@ CHIP_OF_DEVICE = {
 
 XLA_OPTIONS: dict[str, dict[str, str]] = {
     "v5p": {
-        # KiB of on-chip memory that one kernel may use for itself; XLA reserves most of it for prefetching. Mixtures of
-        # experts move rows, and large kernels move them in fewer pieces. MaxText uses this limit for them.
+        # On-chip memory that one kernel may use, in KiB. By default, XLA reserves most of it for prefetching. MoE
+        # models move rows of tokens, and kernels with more memory move them in fewer pieces. MaxText uses this limit.
         "xla_tpu_scoped_vmem_limit_kib": "81920",
         # Split a gather into start and done, so that other work can run in between.
         "xla_enable_async_all_gather": "true",
@@ -51,7 +51,7 @@ XLA_OPTIONS: dict[str, dict[str, str]] = {
         "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
         # ... and let one collective extend over several kernels.
         "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
-        # The TensorCores drive the collective meanwhile.
+        # Let the TensorCores compute during a collective.
         "xla_tpu_overlap_compute_collective_tc": "true",
     }
 }
@@ -117,8 +117,9 @@ def check_products(runtime: Runtime, chip: Chip) -> None:
 
 
 def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: str) -> None:
-    """Raise ``UserError`` if a chip, by its name in ``CHIPS``, does not support the runtime's 8-bit matmuls or their
-    kernel is not installed. Unknown devices, such as CPUs, are not checked.
+    """Raise ``UserError`` if the chip with this name in ``CHIPS`` cannot run the runtime's 8-bit matmuls: it does not
+    support the type, the kernel is not installed, or the experts are too narrow. Unknown devices, such as CPUs, are not
+    checked.
     """
     quantization, chip = runtime.matmul_quantization, CHIPS.get(chip_name)
     if quantization == "none" or chip is None:
@@ -128,7 +129,7 @@ def check_quantization(architecture: Architecture, runtime: Runtime, chip_name: 
         return
     if not has_tokamax():
         raise UserError(
-            f"Experts with runtime.matmul_quantization = {quantization!r} need tokamax {TOKAMAX} on a TPU, which is "
+            f"On a TPU, experts with runtime.matmul_quantization = {quantization!r} need tokamax {TOKAMAX}, which is "
             f"not installed. Run {install_command('quantization')}, or choose 'none'."
         )
     if (narrow := min(architecture.model_dim, architecture.expert_hidden)) < LANES:

@@ -21,13 +21,13 @@ class Evaluated:
 
     validation: Validation
     nats: np.ndarray
-    """Float64 (sources): summed loss over each source's targets."""
+    """Float64[sources]: loss summed over each source's targets, in nats."""
     routing: RoutingSums | None
     """Routing sums over the whole set, per MoE layer; None for a dense model."""
 
     def losses(self) -> dict[str, float | None]:
-        """Return ``loss``, in nats per token, and ``bits_per_byte``; with several sources also each source's values,
-        such as ``loss_NAME``.
+        """Return ``loss`` in nats per token and ``bits_per_byte``. With several sources, also return the values of each
+        source, such as ``loss_NAME``.
 
         The loss is the mean over all targets, so each source is weighted by its tokens. Sources that are only measured
         separately are excluded from the mean.
@@ -41,8 +41,8 @@ class Evaluated:
         return found
 
     def shares(self) -> dict[str, float]:
-        """Return each source's share of the targets, its weight in the mean loss, as ``share_NAME``; empty for one
-        source.
+        """Return each source's share of the targets as ``share_NAME``. The shares are the sources' weights in the mean
+        loss. With one source, return an empty dict.
         """
         parts = [part for part in self.validation.parts if part.in_loss]
         every = self.validation.targets
@@ -58,9 +58,9 @@ class Evaluated:
 def evaluate(program: Program, params: Params, expert_bias: jax.Array | None, validation: Validation) -> Evaluated:
     """Evaluate a model on all rows; every process takes part.
 
-    Losses do not depend on the training batch. If tokens share the experts' capacity (a ``capacity_factor``, or
-    expert-choice routing), groups of ``SHARED_EVALUATION_TOKENS`` share it, whatever the batch, its microbatches and
-    the mesh. Padding takes no capacity.
+    Losses do not depend on the training batch, its microbatches or the mesh. With a ``capacity_factor`` or
+    expert-choice routing, tokens compete for the experts' capacity. Such models are evaluated in groups of
+    ``SHARED_EVALUATION_TOKENS`` tokens that share it. Padding uses no capacity.
     """
     nats, in_loss = np.zeros(len(validation.parts)), validation.in_loss[validation.source]
     routing = _measure(program, params, expert_bias, validation, np.flatnonzero(in_loss), nats)

@@ -30,7 +30,7 @@ class Elapsed(NamedTuple):
     """Step of the previous log line, or the step where this process began."""
     seconds_since: float
     seconds: float
-    """Seconds of the phase."""
+    """Seconds of training since the start of the phase."""
 
 
 class Stopwatch:

@@ -2,9 +2,9 @@
 
 On a CPU, XLA splits the loops of a program by its number of threads, by default the number of visible cores. The last
 bits of a sum would thus depend on the machine and its scheduler. A training run therefore uses the same number of
-threads everywhere; the number of cores affects only the speed. The processor type also matters, because libraries adapt
-their sums to its vectors and caches; so does the type of accelerator. Both types are recorded for all processes, and a
-restart on other types logs a message. On NVIDIA GPUs, the order of sums is fixed only with an XLA flag.
+threads everywhere; the number of cores affects only the speed. The processor type also affects rounding, because
+libraries adapt their sums to vector width and caches. So does the accelerator type. Both types are recorded for all
+processes, and a restart on other types logs a message. On NVIDIA GPUs, only an XLA flag fixes the order of sums.
 
 The functions that must run before JAX starts do not import it.
 """
@@ -31,9 +31,9 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 """XLA flag that makes GPU programs add in the same order in every run and compilation."""
 
 ACCELERATORS = ("nvidia[0-9]*", "nvidiactl", "dxg", "kfd", "accel[0-9]*", "accel/accel[0-9]*", "vfio/[0-9]*")
-"""Device files of NVIDIA's GPUs (``dxg``: under WSL), of AMD's and of TPUs, within ``/dev``."""
+"""Patterns of device files in ``/dev``: GPUs of NVIDIA (``dxg`` under WSL) and AMD, and TPUs."""
 
-# Names and numbers of <malloc.h>.
+# Parameters of mallopt, as defined in glibc's <malloc.h>.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 

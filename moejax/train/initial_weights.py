@@ -87,7 +87,7 @@ def initial_weights_sha256(training: Training) -> str:
     """Return the SHA-256 of a training run's initial weights, reading all of them.
 
     Raises:
-      UserError: the weights do not exist, or differ from what was written.
+      UserError: the weights do not exist, or their files have changed since they were written.
     """
     path = Path(training.recipe.initial_weights.source).expanduser()
     if is_weights(path):
@@ -112,8 +112,8 @@ def check_initial_weights(training: Training, tokenizer: Tokenizer | None) -> No
 
 
 def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
-    """Raise ``UserError`` if the data's tokenizer has other learned tokens than the weights' tokenizer; added tokens
-    may differ.
+    """Raise ``UserError`` if a learned token has different ids in the data's tokenizer and in that of the weights.
+    Added tokens may differ.
     """
     own = tokenizer_beside(path) if is_weights(path) else saved_tokenizer(find_saved_state(path, verify=False))
     theirs = own.vocabulary() if own else None
@@ -125,10 +125,9 @@ def _check_tokenizer(path: Path, tokenizer: Tokenizer | None) -> None:
     if different:
         first = different[0]
         raise UserError(
-            f"initial_weights.source {path} was trained with another tokenizer than the data: {len(different):,} of "
-            f"{len(shared):,} tokens differ, such as {first} ({theirs[first]!r} in the weights, {here[first]!r} in "
-            "the data). Prepare "
-            f"the data with the tokenizer of the weights (data.tokenizer). To start from them anyway, remove "
+            f"The tokenizers of initial_weights.source {path} and of the data differ in {len(different):,} of "
+            f"{len(shared):,} tokens, such as {first} ({theirs[first]!r} in the weights, {here[first]!r} in the data). "
+            f"Prepare the data with the tokenizer of the weights (data.tokenizer). To skip this check, remove "
             "tokenizer.json from a weights folder (moejax convert --to weights)."
         )
 

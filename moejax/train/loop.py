@@ -53,10 +53,11 @@ hour, or no time if it is cached on disk.
 """
 
 UNSAVED_SECONDS = 900.0
-"""Approximate maximum of the work lost to a kill if ``checkpoint_tokens`` is 0, in seconds."""
+"""Approximate time between checkpoints if ``checkpoint_tokens`` is 0, in seconds. A kill loses at most this much work.
+"""
 
 TIMED_STEPS = 10
-"""Number of steps that a process times at the beginning of a phase to choose that checkpoint interval."""
+"""Number of steps that are timed at the beginning of a phase to convert ``UNSAVED_SECONDS`` to steps."""
 
 
 def train(
@@ -75,11 +76,11 @@ def train(
     progress: OnLog = lambda steps, values: None,
     on_accepted: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Train all budgets in ``folder`` and return their run rows: by run, then by budget.
+    """Train all budgets in ``folder`` and return their run rows, ordered by run, then by budget.
 
     Results in ``folder`` are kept, and budgets with a row are not trained again. An unfinished trunk or branch resumes
-    from its newest checkpoint, on any mesh and number of processes. A training run with ``vmap`` axes is trained as its
-    runs, each in ``folder/runs/NAME``.
+    from its newest checkpoint, on any mesh and number of processes. A training run with ``vmap`` axes expands to
+    several runs, each in ``folder/runs/NAME``.
 
     Args:
       beside: further training runs, each with its folder, to train in the same vmapped program.
@@ -96,8 +97,8 @@ def train(
 
     Raises:
       UserError: the training or the mesh is invalid, the folder belongs to another training run, the disk is full, or
-        some vmapped runs diverged. The last error comes after the other runs have finished.
-      Stopped: ``stop`` requested it, and everything is saved.
+        some vmapped runs diverged. Diverged runs are reported after the other runs have finished.
+      Stopped: a stop was requested, and everything is saved.
     """
     fix_threads()
     group = ProcessGroup(wait_seconds)
@@ -185,8 +186,9 @@ class Trainer:
     ) -> TrainState:
         """Run the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 
-        The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. Steps up to ``until``
-        are repeated only to obtain their state: they are saved, but neither logged nor evaluated again.
+        The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. With ``until``, return
+        the state at that step. If it has no checkpoint, the steps before it are repeated from an earlier one. They are
+        saved, but neither logged nor evaluated again.
 
         Raises:
           Stopped: a stop was requested, and the state is saved.
@@ -225,7 +227,7 @@ class Trainer:
                 logs = saves or is_due(step, recipe.log_every_steps) or is_due(step, recipe.evaluate_steps)
                 saves_by_time = is_due(step - start, spacing)
                 if logs or saves_by_time:
-                    # Launched steps must end before the clock is read and before the pause of a save.
+                    # Launched steps must end before the clock is read, and before a save pauses the stopwatch.
                     in_flight.drain()
                 validation = None
                 if logs:
@@ -248,7 +250,9 @@ class Trainer:
         return state
 
     def steps_unsaved(self, seconds: float) -> int:
-        """Return the number of steps in ``UNSAVED_SECONDS`` from the main process's ``seconds`` for ``TIMED_STEPS``."""
+        """Return the number of steps that take ``UNSAVED_SECONDS``. In the main process, ``TIMED_STEPS`` steps took
+        ``seconds``.
+        """
         return self.group.broadcast(max(1, round(UNSAVED_SECONDS / seconds * TIMED_STEPS)))
 
     def initial_state(self) -> TrainState:
@@ -283,8 +287,8 @@ class Trainer:
         return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, phase, start)
 
     def next_batch(self, phase: Phase, step: int, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
-        """Return the batch of a step. Time counts as waiting for data only if the devices have finished the step with
-        metrics ``last``.
+        """Return the batch of a step. Time counts as waiting for data only if the devices have finished the previous
+        step, whose metrics are ``last``.
         """
         for run in self.runs:
             run.attempts.step(phase.name, step)

@@ -22,21 +22,21 @@ Devices = Annotated[int, whole(-1, 1_000_000)]
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Number of devices along each mesh axis, within a slice; an axis of -1 uses the remaining devices.
+    """Number of devices along each mesh axis within a slice. An axis of -1 uses the remaining devices.
 
     Slices of TPUs are connected only by the data-center network (DCN). Each slice holds a copy of the state. Only sums
     over tokens, mainly gradient sums, cross between slices.
     """
 
     dcn_data: Devices = -1
-    """Number of slices; -1 for all existing slices. They form the outermost part of the mesh axis ``data``."""
+    """Number of slices; -1 for all existing slices. The slices are the outermost part of the mesh axis ``data``."""
     data: Devices = -1
     fsdp: Devices = 1
     expert: Devices = 1
     tensor: Devices = 1
 
     def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
-        """Return sizes in the order of ``MESH_AXES`` for ``devices`` in ``slices``; ``data`` spans all slices.
+        """Return the axis sizes in the order of ``MESH_AXES``, over all slices. Only ``data`` spans several slices.
 
         Raises:
           UserError: the axes do not multiply to the number of devices, or axes other than ``dcn_data`` cross slices.
@@ -45,7 +45,7 @@ class MeshShape:
         return (data * self.joined(devices, slices), *others)
 
     def slice_sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
-        """Return sizes in the order of ``MESH_AXES`` within a slice."""
+        """Return the axis sizes in the order of ``MESH_AXES`` within one slice."""
         slices = self.joined(devices, slices)
         devices //= slices
         given = tuple(getattr(self, axis) for axis in MESH_AXES)
@@ -87,9 +87,9 @@ def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
     """Return the mesh over ``devices``, by default all devices of all processes. Its axes have the type Auto: the
     compiler chooses unspecified shardings.
 
-    On a TPU torus, axes get whole dimensions if the sizes allow it, so that their devices are neighbors. Other
-    platforms have no slices; there ``dcn_data`` divides the devices, in order, into equal groups. If the number of
-    groups is the number of processes, each process is a group.
+    On a TPU torus, each axis gets whole torus dimensions if the sizes allow it, so that its devices are neighbors.
+    Other platforms have no slices; there ``dcn_data`` divides the devices, in order, into equal groups. If the number
+    of groups equals the number of processes, each process is a group.
 
     Raises:
       UserError: the axes do not multiply to the number of devices, or axes other than ``dcn_data`` cross slices.
@@ -131,7 +131,7 @@ def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
 
 
 def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSharding) -> jax.Array:
-    """Return a batch of ``rows`` rows on the devices; each process supplies its own rows with indices ``mine``."""
+    """Return a batch of ``rows`` rows on the devices. Each process supplies rows ``local`` with indices ``mine``."""
 
     def part(index: Any) -> np.ndarray:
         return local[np.searchsorted(mine, np.arange(rows)[index[0]])]

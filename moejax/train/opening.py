@@ -37,7 +37,7 @@ from moejax.train.training import Training, phases, shared_settings, vmapped_run
 from moejax.wording import says, told
 
 MANY_EPOCHS = 4
-"""Number of passes over a text above which a message says so."""
+"""Number of passes over a text above which a message warns about repetition."""
 
 PREPARING_SECONDS = 24 * 3600.0
 """Timeout for processes that wait for the main process to tokenize a corpus or to read initial weights."""
@@ -53,7 +53,7 @@ def open_runs(
     began: float | None,
     log: Callable[[str], None],
 ) -> Iterator[tuple[list[TrainingRun], Mesh, Corpus]]:
-    """Yield the opened training runs, each passed with its folder, their mesh and their corpus.
+    """Yield the opened training runs, their mesh and their corpus. ``trainings`` pairs each training with its folder.
 
     Inside the context, the folders are locked. For unfinished runs, the time and the end of the attempt are recorded.
     If the start is refused before the context is entered, everything written into new folders is removed.
@@ -79,7 +79,7 @@ def open_runs(
         def end(
             remove: Callable[[], None], kind: type | None, error: BaseException | None, trace: TracebackType | None
         ) -> None:
-            # Processes that wait too long for each other raise a plain UserError, which is no refusal.
+            # With several processes, a timeout raises a plain UserError, which is not a refusal.
             is_refused = isinstance(error, UserError if group.count == 1 else CoordinatedError)
             if is_refused and not accepted:
                 remove()
@@ -140,7 +140,7 @@ def open_data(
         return corpus
 
     def check(corpus: Corpus) -> None:
-        # Create batches and validation rows now, to raise errors here rather than at the first step or after the last.
+        # Create batches and validation rows now, so that errors do not first appear during or after training.
         for decay_from in (None, 0):
             corpus.batches(batch=first.recipe.batch_sequences, seed=first.seed, decay_from=decay_from)
         corpus.validation()
@@ -173,7 +173,7 @@ def open_data(
 
 @contextlib.contextmanager
 def report_disk_errors(folder: Path) -> Iterator[None]:
-    """Raise ``UserError`` if the system cannot read or write."""
+    """Convert an ``OSError`` inside the context to a ``UserError`` with a remedy."""
     try:
         yield
     except OSError as error:
@@ -185,7 +185,7 @@ def report_disk_errors(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def report_memory(training: Training, program: Program) -> Iterator[None]:
-    """Raise ``UserError`` with memory sizes if the training runs out of memory."""
+    """Convert an out-of-memory error inside the context to a ``UserError`` with memory sizes."""
     try:
         yield
     except Exception as error:
@@ -206,7 +206,7 @@ def report_memory(training: Training, program: Program) -> Iterator[None]:
 
 def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup) -> Mesh:
     """Return the mesh after checking settings, data sources and devices. If a check fails, the reason is recorded in
-    the folders of existing training runs, for example of a prepared study.
+    the folders that already contain a training run, such as those of a prepared study.
     """
     trainings = [training for training, _ in pairs]
 
@@ -224,7 +224,7 @@ def _checked_mesh(pairs: Sequence[tuple[Training, Path]], data_folder: Path, gro
 
     def check_weights() -> None:
         for training, folder in pairs:
-            # With checkpoints, the weights may have been removed.
+            # A run with checkpoints no longer needs the weights, so they may have been removed.
             if training.recipe.initial_weights.source and not (folder / "checkpoints").exists():
                 check_initial_weights(training, tokenizer_of(training.recipe.data, data_folder))
 

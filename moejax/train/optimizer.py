@@ -1,5 +1,5 @@
-"""Build Optax optimizers with gradient clipping and decoupled weight decay, whose updates have a unit learning rate;
-skip and count steps that would harm a training run.
+"""Build Optax optimizers with gradient clipping and decoupled weight decay. The training step multiplies their updates
+by the learning rate. The guard skips and counts steps that would harm a training run.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class OptimizerConfig:
     """Settings of the optimizer and its schedule."""
 
     name: Annotated[str, one_of(("adamw", "muon"))] = "adamw"
-    """AdamW, or Muon, which applies to the matrices between hidden vectors."""
+    """AdamW for all parameters, or Muon for the matrices between hidden vectors and AdamW for all others."""
     learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
     """Peak of the schedule; 0, or "auto" in a config, means that ``Recipe.hyperparameters`` chooses it."""
     warmup_tokens: Tokens = 0
     decay_share: Annotated[float, NumberRange(0, 1, without_low=True)] = 0.2
-    """Final share of a budget during which the learning rate decays; with 1, decay starts at the end of the warm-up."""
+    """Share of a budget, at its end, in which the learning rate decays; 1 starts the decay after the warm-up."""
     decay_shape: Annotated[str, one_of(DECAYS)] = "linear"
     """Shape of the decay: a key of ``moejax.train.schedule.DECAYS``."""
     final_share: Share = 0.1
@@ -79,7 +79,7 @@ class OptimizerConfig:
 def make_optimizer(
     config: OptimizerConfig, parts: ParameterParts, weight_decay: float | Array | None = None
 ) -> optax.GradientTransformation:
-    """Return an optimizer as an Optax chain. Its updates point uphill; a step subtracts them times the learning rate.
+    """Return an optimizer as an Optax chain. Its updates point uphill; a step subtracts learning rate × update.
 
     ``weight_decay``, which may be traced, replaces the config's value.
     """
@@ -153,11 +153,11 @@ def round_stochastically(x: Float[Array, ...], key: Key[Array, ""]) -> Float[Arr
 
 
 def of_parameters(state: Any, params: Any, values: Any, otherwise: Any) -> Any:
-    """Return a tree with the structure of an optimizer's state: the parameter's value for arrays that belong to a
-    parameter, ``otherwise`` elsewhere.
+    """Return a tree with the structure of an optimizer's state. Arrays that belong to a parameter are replaced by the
+    parameter's entry in ``values``, all others by ``otherwise``.
 
     An array belongs to a parameter if its path ends with the parameter's path and the shapes match. This works for any
-    optimizer state, including Muon's two trees, each with a part of the parameters.
+    optimizer state, including that of Muon, which has one tree for matrices and one for other parameters.
     """
     placed = {
         path: (leaf.shape, value)
@@ -174,7 +174,7 @@ def of_parameters(state: Any, params: Any, values: Any, otherwise: Any) -> Any:
 
 
 def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """Return Adam (Kingma and Ba, 2015); with decoupled decay it is AdamW (Loshchilov and Hutter, 2019)."""
+    """Return Adam (Kingma and Ba, 2015). With decoupled weight decay it is AdamW (Loshchilov and Hutter, 2019)."""
     return optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
 
 
@@ -198,11 +198,11 @@ def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransf
 
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
-"""Functions ``optimizer(config, parts)``, without weight decay, by ``OptimizerConfig.name``."""
+"""Functions ``optimizer(config, parts)``, keyed by ``OptimizerConfig.name``. They do not include weight decay."""
 
 
 def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
-    """Return a parameter's summed and output dimensions; None unless it is a hidden matrix."""
+    """Return a parameter's summed and output dimensions; None if the parameter is not a hidden matrix."""
     outputs = [name for name in axes if name not in (*inputs, *COUNTING_AXES)]
     if not inputs or not outputs or {"vocab", "router"} & set(axes):
         return None
@@ -213,7 +213,7 @@ def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contri
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """Settings of the divergence guard: which steps to skip, and how many in a row."""
+    """Settings of the divergence guard: which steps it skips, and after how many skipped steps a run stops."""
 
     spike: Scale = 0.0
     """Skip steps with a gradient norm above this multiple of its running mean; 0 skips only steps with a non-finite
@@ -221,7 +221,7 @@ class GuardConfig:
     """
     patience: Steps = 5
     """Number of skipped steps in a row after which a training run stops, with the state before the first skipped step.
-    It is checked at every logged step.
+    The guard checks this at every logged step.
     """
 
     RULES: ClassVar[tuple[Rule, ...]] = (

@@ -39,7 +39,7 @@ WAIT_SECONDS = 300.0
 """Timeout for waiting for other processes, unless the duration of their work is unknown."""
 
 _LONGER_SECONDS = 30
-"""Seconds by which JAX's own timeout is longer."""
+"""Seconds by which JAX's timeout exceeds moejax's, so that moejax's message is shown."""
 
 HASHING_SECONDS = 6 * 3600.0
 """Timeout for waiting at the end of a training run for processes that hash their part of the last checkpoint."""
@@ -94,7 +94,7 @@ class ProcessGroup:
         client.key_value_set(f"{place}/{self.index}", json.dumps(value))
         if not self.is_main:
             self._wait_for(f"{place}/0", 0, wait)
-            # The main process has arrived, so it will answer after waiting for others. JAX reports its death.
+            # The main process has arrived, so it will answer after waiting for others. If it dies, JAX raises an error.
             result = json.loads(self._wait_for(f"{place}/all", 0, math.inf))
             if isinstance(result, str):
                 raise UserError(result)
@@ -247,8 +247,8 @@ def init_distributed(
             )
     except JaxRuntimeError as error:
         raise UserError(
-            f"{met} ({says('JAX', error)}). If its port is in use, give all processes another port with --coordinator "
-            f"HOST:PORT."
+            f"{met} ({says('JAX', error)}). If the coordinator's port is in use, give all processes another port with "
+            f"--coordinator HOST:PORT."
         ) from error
     except (ValueError, TypeError) as error:
         raise UserError(
@@ -271,8 +271,8 @@ def _check_port(port: int) -> None:
             probe.bind(("", port))
         except (OSError, OverflowError) as error:
             raise UserError(
-                f"Port {port} of this machine cannot be used ({says('the system', error)}); give all processes "
-                f"another with --coordinator HOST:PORT."
+                f"Port {port} of this machine cannot be used ({says('the system', error)}). Give all processes "
+                f"another port with --coordinator HOST:PORT."
             ) from error
 
 
@@ -296,8 +296,8 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
 
 
 def run_here(words: Sequence[str], processes: int) -> int:
-    """Run ``moejax train WORDS`` in ``processes`` processes and return their status. Signals are forwarded to all
-    processes.
+    """Run ``moejax train WORDS`` in ``processes`` processes, forward signals to all of them, and return the exit
+    status.
     """
     coordinator = f"127.0.0.1:{_free_port()}"
     command = [sys.executable, "-m", "moejax", "train", *words, "--processes", str(processes)]
@@ -365,7 +365,7 @@ def own_stdout() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_alone(group: ProcessGroup) -> Iterator[None]:
-    """End this process at once if only it fails among several, because the others no longer respond."""
+    """End this process at once if it fails alone, because waiting for the other processes would block."""
     try:
         yield
     except CoordinatedError:

@@ -1,5 +1,5 @@
-"""Build the compiled functions of a training run and the shardings of its state, and limit how far the host runs
-ahead.
+"""Build the compiled functions of a training run and the shardings of its state, and limit how many steps the host
+launches ahead of the devices.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training, phases, shared_settings
 
 MAX_STEPS_IN_FLIGHT = 8
-"""Maximum number of launched but unfinished steps. From 32 on, XLA's CPU client waits for a step before it launches the
-next one. This can deadlock if several devices wait for each other within a step and each has one thread.
+"""Maximum number of launched but unfinished steps. With 32 or more, XLA's CPU client waits for a step before it
+launches the next one. This can deadlock if devices wait for each other within a step and each has one thread.
 """
 MUCH_MEMORY_BYTES = 2**28
 """Working memory of a step on a CPU above which the next step is launched only after this one has freed its memory. The
@@ -61,7 +61,7 @@ class Program:
     step: jax.stages.Wrapped
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state argument is donated."""
     batch: dict[str, jax.ShapeDtypeStruct]
-    """Shapes of a global batch; with a batch ramp, of its last size."""
+    """Shapes of a global batch. With a batch ramp, this is the last batch size."""
     schedule: Schedule
     """Shapes of a schedule."""
     evaluate: jax.stages.Wrapped
@@ -69,7 +69,7 @@ class Program:
     evaluation_batch: dict[str, jax.ShapeDtypeStruct]
     """Shapes of an ``evaluate`` batch."""
     evaluation_sequences: int
-    """Number of validation sequences in that batch; its other sequences are padding for the mesh."""
+    """Number of validation sequences in an ``evaluate`` batch. The other sequences are padding for the mesh."""
     shardings: TrainState
     """Sharding of each array of the state."""
     abstract: TrainState
@@ -85,8 +85,8 @@ class Program:
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> jax.stages.Compiled:
-        """Compile ``step`` without running it, for the shapes ``batch`` or for this number of sequences, and return
-        it.
+        """Return ``step``, compiled without running it, for batches of this number of sequences. The default is the
+        number in ``batch``.
         """
         if sequences == self.batch["tokens"].shape[0]:
             return self.compiled_step()
@@ -173,7 +173,7 @@ def vmap_program(program: Program, runs: int) -> Program:
 class StepsInFlight:
     """A limit on the number of launched but unfinished steps; ``steps`` are the compiled programs.
 
-    ``watch`` returns a context for every wait for one step.
+    Each wait for a step runs inside a context that ``watch`` returns.
     """
 
     def __init__(

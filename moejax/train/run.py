@@ -53,8 +53,8 @@ class TrainingRun:
     lock: HeldLock | None = None
     """Lock of the folder, in the process that writes to it."""
     diverged: str | None = None
-    """Reason why this run was excluded from vmapped training run; None if it was not. Only the main process reads the
-    file: other machines may see an outdated copy of a shared folder.
+    """Reason why this run was excluded from vmapped training; None if it was not excluded. Only the main process reads
+    ``diverged.json``, because other machines may see an outdated copy of a shared folder.
     """
     metrics: MetricsLog = field(init=False)
     speed: Speed = field(init=False)
@@ -64,7 +64,7 @@ class TrainingRun:
         self.speed = Speed(self.training)
 
     def recall_divergence(self) -> None:
-        """Read whether this run was excluded earlier."""
+        """Read from ``diverged.json`` whether this run was excluded earlier."""
 
         def read() -> str | None:
             path, remedy = self.folder / DIVERGED, "remove it to try the run again"
@@ -119,8 +119,8 @@ class TrainingRun:
         return line
 
     def _as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's metrics, host arrays, as numbers. Layer statistics are lists under ``layers``, with the layer
-        indices, or ``mtp_k`` for a multi-token-prediction module.
+        """Return a step's metrics as numbers, given as host arrays. ``layers`` has a list for each layer statistic. Its
+        entry ``layer`` lists the layer indices, or ``mtp_k`` for a multi-token-prediction module.
         """
         depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
         layers = {
@@ -174,7 +174,7 @@ class TrainingRun:
             write_json(path, {"source": source, "sha256": weights})
         elif read_json(path, {"sha256": str}, remedy=_REMEDY)["sha256"] != weights:
             raise UserError(
-                f"initial_weights.source {source} holds other weights than at the start of {self.folder}. Restore "
+                f"The weights in initial_weights.source {source} have changed since {self.folder} was started. Restore "
                 "the original weights, or start again in another --out."
             )
 
@@ -196,8 +196,8 @@ _REMEDY = "restore a copy, or remove it"
 class RunCheckpoints:
     """Checkpoints of one phase of all runs, each in its run's folder; all states are saved and restored together.
 
-    Diverged runs are skipped. A kill may happen between the saves of two runs, so a step is valid if every run has a
-    checkpoint of it.
+    Diverged runs are skipped. A kill may happen between the saves of two runs, so a step is valid only if every run has
+    a checkpoint of it.
     """
 
     def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Collection[int] = ()):

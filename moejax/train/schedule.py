@@ -26,7 +26,7 @@ def cosine(done: Array, final: Array) -> Array:
 
 
 def exponential(done: Array, final: Array) -> Array:
-    """Return an exponential decay (Hu et al., 2024, MiniCPM); its end must be above 0."""
+    """Return an exponential decay (Hu et al., 2024, MiniCPM). A ``final`` of 0 is replaced by 1e-6."""
     return jnp.maximum(final, 1e-6) ** done
 
 
@@ -43,7 +43,7 @@ DECAYS = {"linear": linear, "cosine": cosine, "exponential": exponential, "1-sqr
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
     """Progress of a training run with a batch ramp, in steps of the last batch size. Schedules are thus the same
-    functions of tokens with and without a ramp. Each leaf is Float32 (stages).
+    functions of tokens with and without a ramp. Each leaf is Float32[stages].
     """
 
     first_step: Any

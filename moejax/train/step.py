@@ -28,8 +28,8 @@ from moejax.train.schedule import Schedule
 from moejax.train.training import Training
 
 Batch = dict[str, Array]
-"""A batch: ``tokens``, Int32[sequences, length + 1]. Packed documents also have ``segments``, of the same shape: the
-number of each token's document within its row, counted from 1; 0 is padding.
+"""A batch: ``tokens``, Int32[sequences, length + 1]. A batch of packed documents also has ``segments``, an array of the
+same shape. It numbers the documents of a row from 1; 0 marks padding.
 """
 
 LAYERS = "layers/"
@@ -68,8 +68,8 @@ class Functions(NamedTuple):
 
 
 def make_functions(training: Training) -> Functions:
-    """Return functions that also serve training runs with another seed, learning rate or weight decay, which are
-    arguments.
+    """Return the functions of a training run. Seed, learning rate and weight decay are arguments, so runs that differ
+    only in these can share the functions.
     """
     return Functions(
         functools.partial(init, training), functools.partial(step, training), functools.partial(evaluate, training)
@@ -154,10 +154,10 @@ def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Grad
 
     The balance loss weights a microbatch's probabilities by the loads of the whole batch. When a microbatch's loss is
     computed, its own loads and the loads of earlier microbatches are known. The loads of later microbatches are counted
-    beforehand, in a forward pass. An exact gradient needs that pass. The gradient is J'f, where f has the loads of each
-    layer's experts and row (l, e) of J is the gradient of their summed probabilities. Until the last microbatch has
-    been routed, f is unknown. The alternatives to a second pass are to keep one gradient per independent row of J,
-    layers times (experts - 1) gradients, or to keep the activations of all microbatches.
+    beforehand, in an extra forward pass. An exact gradient needs that pass: it is the product of J transposed and f.
+    Vector f has the load of every expert e in every layer l. Row (l, e) of J is the gradient of that expert's summed
+    probability. Until the last microbatch has been routed, f is unknown. Without the extra pass, one would store one
+    gradient per independent row of J, layers × (experts - 1) in total, or the activations of all microbatches.
     """
     count = training.recipe.microbatches
     noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
@@ -177,8 +177,8 @@ def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Grad
 
 
 def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[..., Gradient]:
-    """Return the function ``gradient(part, key, whole)`` for a part of a batch; ``whole`` has the required statistics
-    of the whole batch, or is None.
+    """Return the function ``gradient(part, key, whole)`` for a part of a batch. ``whole`` holds statistics of the whole
+    batch for the balance loss; it is None if the statistics of the part suffice.
     """
     architecture, weights = training.architecture, training.recipe.loss
     modules, predictions = architecture.num_mtp_layers, range(architecture.num_mtp_layers + 1)
@@ -209,7 +209,9 @@ def _gradient(training: Training, state: TrainState, batch: Batch) -> Callable[.
 def _loads_behind(
     training: Training, state: TrainState, parts: tuple[Batch, Array]
 ) -> Int[Array, "microbatches routed_layers experts"]:
-    """Return, for every microbatch, the sum of later microbatches' expert loads, counted by extra forward passes."""
+    """Return the sum of the expert loads of all later microbatches, for each microbatch. Extra forward passes count the
+    loads.
+    """
 
     def counts(part: Batch, key: Array) -> Array:
         routing = _forward(training, state.params, state.expert_bias, part, key=key, mtp=True).routing
@@ -276,8 +278,8 @@ def moment_bytes(optimizer: OptimizerConfig, architecture: Architecture) -> floa
 
 
 def health(sums: RoutingSums | None, bias: Array | None = None, *, mtp_layers: int = 0) -> dict[str, Array]:
-    """Return routing statistics: per layer, Float[layers], as ``layers/NAME``, and averaged over all layers except the
-    last ``mtp_layers``, which are multi-token-prediction modules. ``max_violation`` is a maximum instead of a mean.
+    """Return routing statistics. ``layers/NAME`` is Float[layers], with one value per layer. ``NAME`` is the mean over
+    all layers except the last ``mtp_layers``, which are multi-token-prediction modules. ``max_violation`` is a maximum.
     """
     if sums is None:
         return {}
@@ -303,8 +305,8 @@ def _update_ema(ema: Params | None, params: Params, decay: float) -> Params | No
 
 
 def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"]:
-    """Return which targets, ``further`` tokens after the next, count: targets in the same document as the input
-    token.
+    """Return a mask of the input tokens whose target is in the same document. The target is ``further`` tokens after
+    the next token.
     """
     tokens, segments = batch["tokens"], batch.get("segments")
     there = has_token_ahead(tokens.shape, further + 1, segments, None if segments is None else segments > 0)
@@ -317,9 +319,9 @@ def _inputs(batch: Batch) -> tuple[Int[Array, "sequences length"], Int[Array, "s
 
 
 def _seen(batch: Batch, architecture: Architecture) -> tuple[Array, Array]:
-    """Return the number of input tokens that experts process and the number of sequences with such tokens, for all
-    layers or for each routed layer. Such tokens are not padding; in a multi-token-prediction module they have a token
-    at the module's depth ahead.
+    """Return the number of input tokens that experts process, and the number of sequences with such tokens. With
+    multi-token-prediction modules, each is an array with one entry per routed layer. Padding does not count. In the
+    module of depth d, a token counts only if its document continues for at least d more tokens.
     """
     inputs, segments = _inputs(batch)
     real = None if segments is None else segments > 0
@@ -347,8 +349,8 @@ def _microbatches(batch: Any, parts: int) -> Any:
 
 def _summed(run: Callable[..., tuple[Any, Any]], parts: tuple[Any, ...]) -> tuple[Any, Any]:
     """Scan ``run(before, *part)``, which returns two values per part. Return the sum of the first values, accumulated
-    part by part, and the stack of the second values. ``before`` is the sum over the previous parts; None during shape
-    evaluation.
+    part by part, and the stack of the second values. ``before`` is the sum over the previous parts; it is None during
+    shape evaluation.
     """
     first, _ = jax.eval_shape(run, None, *jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)

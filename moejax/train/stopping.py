@@ -1,4 +1,4 @@
-"""Stop a training run: at a signal, after the current step is finished and saved; at once if its devices hang."""
+"""Stop a training run. A signal stops it after the current step has been saved; hanging devices stop it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 from jax.experimental import multihost_utils
 
 TICK_SECONDS = 1.0
-_RESUMES = "the same command starts again from what was saved."
+_RESUMES = "run the same command again to resume."
 
 
 class Stopped(Exception):
@@ -40,7 +40,7 @@ class Stop:
         self._between_steps = False
         self._agreed = False
         self.number = 0
-        """Number of the signal received; 0 without one."""
+        """Number of the received signal; 0 if none was received."""
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
@@ -62,15 +62,15 @@ class Stop:
         self.steps += 1
         if not self._many:
             return self.number > 0
-        # A signal received by one process reaches the others, and all agree on the step. JAX may report it one step
-        # later, which may be the last step of a phase.
+        # A signal received by one process reaches the others, and all agree on the step. JAX may report the signal one
+        # step late, and that step may be the last of a phase.
         self._agreed = self._agreed or multihost_utils.reached_preemption_sync_point(self.steps)
         self.number = self.number or (signal.SIGTERM if self._agreed else 0)
         return self._agreed
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; the first one decides the exit status. A second Ctrl-C acts immediately; repeated SIGTERMs
-        are ignored, because schedulers send several."""
+        """Handle a signal. The first signal determines the exit status. A second Ctrl-C ends the process immediately;
+        repeated SIGTERMs are ignored, because schedulers send several."""
         if number == signal.SIGTERM and self.number:
             return
         self.number = self.number or number
@@ -80,8 +80,9 @@ class Stop:
             # The processes agree through JAX's handler of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)
         elif not self._between_steps:
-            # Nothing needs to be saved. An exception would be raised in the running frame, such as a compiler's,
-            # which may swallow it. print is not reentrant. A progress bar may have hidden the cursor.
+            # Nothing needs to be saved, so exit directly: an exception would be raised in the running frame, such as a
+            # compiler's, which may swallow it. Call os.write, because print is not reentrant. Show the cursor, because
+            # a progress bar may have hidden it.
             with contextlib.suppress(OSError):
                 show_cursor = "\x1b[?25h" if os.isatty(2) else ""
                 when = "while no step was running" if self.steps else "before a step was taken"
@@ -107,11 +108,11 @@ def stop_on_signals(processes: int = 1) -> Iterator[Stop]:
 
 
 class HangWatch:
-    """A thread that ends the process if a step takes longer than ``seconds``; 0 disables it. Without it, a process
-    whose devices hang would wait forever.
+    """A watchdog thread that ends the process if a step takes longer than ``seconds``; 0 disables it. Without a
+    watchdog, a process whose devices hang would wait forever.
 
-    Time counts only while the host waits for a step: compilation, evaluation and saving are excluded. It is counted in
-    ticks of the thread. This excludes time during which the machine slept or the process was suspended.
+    Time counts only while the host waits for a step: compilation, evaluation and saving are excluded. The thread counts
+    its own ticks, which excludes time during which the machine slept or the process was suspended.
     """
 
     def __init__(self, seconds: float, name: str, end: Callable[[str], None] | None = None):
@@ -138,7 +139,7 @@ class HangWatch:
         if self._waited >= self._seconds > 0:
             self._end(
                 f"No step of {self._name} finished for {self._seconds:g} seconds (recipe.hang_seconds). A device or "
-                "a link between devices hangs, or another host waits for its data. Checkpoints are intact; run "
+                "a link between devices hangs, or another host is still reading its data. Checkpoints are intact; run "
                 f"the same command again to resume."
             )
 

@@ -1,8 +1,8 @@
-"""Define a training run as one frozen value, which decides its numbers and is stored with its results.
+"""Define a training run as one frozen dataclass, which determines the results and is stored with them.
 
 A training run consists of phases: the trunk that all budgets share, and the branch of each budget. Training runs that
-differ only in seed, learning rate and weight decay can be trained by one program (``jax.vmap``): these are arguments of
-its functions, and all other settings are compiled in. Each such run has its own folder, rows and checkpoints.
+differ only in seed, learning rate and weight decay can be trained by one program (``jax.vmap``). These three settings
+are arguments of its functions; all others are compiled in. Each such run has its own folder, rows and checkpoints.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from moejax.train.schedule import Ramp, Schedule, WarmupStableDecay
 from moejax.wording import told
 
 OTHER_BATCH = 2.0
-"""Ratio of the configured batch size to the law's above which a warning says that the law's learning rate is for
-another batch size.
+"""Factor by which the configured batch size may differ from the law's batch size. If it differs more, a message
+recommends a sweep of the learning rate.
 """
 
 
@@ -49,8 +49,8 @@ class InitialWeights:
     weights. A dense model's weights can start an MoE model; see ``moejax.weights.upcycle``.
     """
     noise: Scale = 0.0
-    """In upcycling, the standard deviation of the noise added to the experts' copies, as a share of each matrix's
-    standard deviation.
+    """Standard deviation of the noise that upcycling adds to each expert's copy of a matrix, as a share of the
+    matrix's standard deviation.
     """
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -136,7 +136,7 @@ class Recipe:
 
     @property
     def evaluate_steps(self) -> int:
-        """Return the number of steps between validations; 0 if only budgets are evaluated."""
+        """Return the number of steps between validations; 0 if only the ends of budgets are evaluated."""
         return self._steps_between(self.evaluate_tokens)
 
     @property
@@ -203,13 +203,13 @@ class Recipe:
         ),
         Rule(
             lambda recipe: not recipe.data.decay_mixture or recipe.optimizer.final_share < 1,
-            "data.decay_mixture is read while the learning rate decays, and with optimizer.final_share 1 it does "
-            "not decay; lower optimizer.final_share, or remove data.decay_mixture.",
+            "data.decay_mixture is used while the learning rate decays, but with optimizer.final_share = 1 the rate "
+            "never decays. Lower optimizer.final_share, or remove data.decay_mixture.",
         ),
         Rule(
             lambda recipe: not recipe.data.decay_mixture or recipe.optimizer.decay_share < 1,
-            "data.decay_mixture is read while the learning rate decays, and with optimizer.decay_share 1 it decays "
-            "from the warm-up on; lower optimizer.decay_share, or give these weights in data.mixture.",
+            "data.decay_mixture is used while the learning rate decays, but with optimizer.decay_share = 1 the rate "
+            "always decays after the warm-up. Lower optimizer.decay_share, or give these weights in data.mixture.",
         ),
         Rule(
             lambda recipe: not recipe.keep_best or _is_multiple(recipe.checkpoint_steps, recipe.evaluate_steps),
@@ -316,14 +316,14 @@ class Training:
 
     @property
     def counted_share(self) -> float:
-        """Return the share of a step's batch in the extra forward pass that counts loads for the balance loss: all
-        microbatches except the first, or none."""
+        """Return the share of a batch that an extra forward pass processes to count loads for the balance loss. The
+        pass processes all microbatches except the first; the share is 0 if no pass is needed."""
         loss = self.recipe.loss
         weighs = self.architecture.is_moe and loss.balance and loss.balance_loads == "batch"
         return 1 - 1 / self.recipe.microbatches if weighs else 0.0
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines the numbers: equal fingerprints give equal numbers, up to
+        """Return a hash of all settings that affect results. Runs with equal fingerprints have equal results up to
         rounding."""
         return fingerprint(self.as_json())
 
@@ -350,7 +350,7 @@ class Training:
             )
 
     def check_vocabulary(self, tokens: int, source: str) -> None:
-        """Raise ``UserError`` if a text of ``tokens`` different tokens exceeds the model's vocabulary."""
+        """Raise ``UserError`` if the text ``source`` needs ``tokens`` tokens and the model's vocabulary is smaller."""
         if self.architecture.vocab_size < tokens:
             raise UserError(
                 f"vocab_size is {self.architecture.vocab_size}, but {source} has tokens up to {tokens - 1}; set "
@@ -371,14 +371,14 @@ class Chosen:
 
     training: Training
     derivation: tuple[str, ...] = ()
-    """Text lines for the user; none if nothing was open."""
+    """Lines of text for the user; empty if no hyperparameter had to be chosen."""
 
 
 def choose_hyperparameters(training: Training) -> Chosen:
-    """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by the law ``recipe.hyperparameters``.
+    """Replace a learning rate of 0 and a ``batch_tokens`` of 0 by the values of the law ``recipe.hyperparameters``.
 
-    The law is evaluated at the longest budget (``peak_rate.counted``). The batch is rounded to a power of two
-    sequences, which meshes and microbatches divide, so that the numbers do not depend on them.
+    The law is evaluated at the longest budget (``peak_rate.counted``). The number of sequences in a batch is rounded to
+    a power of two. Most meshes and microbatch counts divide it, so the choice does not depend on them.
 
     Raises:
       UserError: the law is unknown, or the longest budget is too short for one batch.
@@ -411,8 +411,8 @@ def choose_hyperparameters(training: Training) -> Chosen:
 
 
 def vmapped_runs(training: Training) -> list[Training]:
-    """Return the runs that ``training.vmap`` expands to, named by their differences; the training itself if it has no
-    axes.
+    """Return the runs that ``training.vmap`` expands to, with names such as ``NAME-seed1-lr0.01``. Without axes, return
+    only the training itself.
     """
     axes = training.vmap
     if not axes:
@@ -431,8 +431,8 @@ def vmapped_runs(training: Training) -> list[Training]:
 
 
 def shared_settings(training: Training) -> Training:
-    """Return a training run without its name and the settings in which vmapped runs may differ. Training runs with
-    equal results can be vmapped.
+    """Return a training run without its name and the settings in which vmapped runs may differ. Training runs can be
+    vmapped together if this function returns equal values for them.
     """
     optimizer = replace(training.recipe.optimizer, learning_rate=1.0, weight_decay=0.0)
     return replace(training, name="", seed=0, recipe=replace(training.recipe, optimizer=optimizer))
@@ -502,8 +502,8 @@ def phases(training: Training) -> tuple[Phase, list[Phase]]:
 
 
 def phase_text(recipe: Recipe, phase: str) -> str:
-    """Return a phase's name for progress lines: ``trunk of 3 budgets``, ``budget 2 of 3``; empty for a single budget or
-    a phase of another recipe.
+    """Return a phase's name for progress lines, such as ``trunk of 3 budgets`` or ``budget 2 of 3``. For a single
+    budget, or a phase of another recipe, return an empty string.
     """
     branches = [branch_name(budget) for budget in recipe.budgets_tokens]
     if len(branches) == 1 or phase not in (TRUNK, *branches):

@@ -48,7 +48,7 @@ def test_a_model_whose_routers_get_no_gradient_is_read_and_said_so(tmp_path, cap
     theirs = write(tmp_path / "theirs", SMALL.replace(top_k=1))
     assert main(["convert", "--from", "hf", str(theirs), "--out", str(tmp_path / "ours")]) == 0
     said = capsys.readouterr().out
-    assert "cannot be trained further as it is: top_k is 1" in said
+    assert "cannot be trained further: top_k is 1" in said
     assert "Set norm_topk_prob to False" in said
     assert load_weights(tmp_path / "ours").architecture == SMALL.replace(top_k=1)
 
@@ -84,17 +84,17 @@ def test_there_and_back(theirs, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--from", "gguf", "{theirs}"], "--from gguf is not known; write --from hf, and a PATH"),
-        (["--to", "gguf", "{theirs}"], "--to gguf is not known; write --to hf or weights"),
+        (["--from", "gguf", "{theirs}"], "Unknown format --from gguf. Write --from hf, and a PATH"),
+        (["--to", "gguf", "{theirs}"], "Unknown format --to gguf. Write --to hf or weights"),
         (["--from", "hf", "nowhere"], "nowhere does not exist. Give the folder of a Hugging Face checkpoint"),
         (["--to", "hf", "nowhere"], "nowhere does not exist. Give the --out of a training run, a checkpoint in it"),
         (["--to", "weights", "nowhere"], "the folder nowhere does not exist. Give the --out of a training run"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
         (["--to", "weights", "{theirs}"], "is not a training folder"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the run's parameter type"),
-        (["--to", "weights:mixtral", "{theirs}"], "--to weights:mixtral is not known; write --to hf or weights"),
-        (["--to", "weights", "{theirs}", "--family", "mixtral"], "--to weights:mixtral is not known"),
-        (["--from", "hf:mixtral", "{theirs}"], "--from hf:mixtral is not known; write --from hf, and a PATH"),
+        (["--to", "weights:mixtral", "{theirs}"], "Unknown format --to weights:mixtral. Write --to hf or weights"),
+        (["--to", "weights", "{theirs}", "--family", "mixtral"], "Unknown format --to weights:mixtral"),
+        (["--from", "hf:mixtral", "{theirs}"], "Unknown format --from hf:mixtral. Write --from hf, and a PATH"),
     ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path, capsys):

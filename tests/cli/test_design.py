@@ -154,7 +154,7 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert "! The optimum over sizes lies outside the law's fitted range: flops " in shown.out
     assert "! The model to train is outside the law's fitted range: flops " in shown.out
     assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "10"]) == 2
-    assert "--runs needs a fit for its intervals" in capsys.readouterr().err
+    assert "--runs is for bootstrap intervals of a fit" in capsys.readouterr().err
 
 
 def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(monkeypatch):

@@ -232,7 +232,7 @@ def test_a_recipe_refuses_an_option_that_it_would_not_read_and_names_those_that_
     if option in RECIPES[recipe]:
         check(fit)
         return
-    with pytest.raises(UserError, match=f"--recipe {recipe} does not read {OPTIONS[option][0]}; ") as error:
+    with pytest.raises(UserError, match=f"--recipe {recipe} does not use {OPTIONS[option][0]}; ") as error:
         check(fit)
     assert all(OPTIONS[name][0] in str(error.value) for name in RECIPES[recipe])
 
@@ -454,7 +454,7 @@ def test_compare_suggests_a_fit_for_extrapolation_only_of_the_law_that_it_recomm
     fit = "moejax fit runs.csv --law kaplan --bootstrap 200 --out fit"
     assert comparison.next_step(ModelSelection(**known, trusted="kaplan")) == f"Next: {fit}"
     without = comparison.next_step(ModelSelection(**known, trusted=None))
-    assert without.startswith("Next: more runs")
+    assert without.startswith("Next: train more runs")
     assert "no law is recommended for extrapolation" in without
     assert without.endswith(f"inside the range of these runs, fit kaplan: {fit}")
 

@@ -69,7 +69,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_half_of_a_result(command, given
     said = capsys.readouterr().err
     assert status == 2, said
     assert "Traceback" not in said
-    assert "make room" in said or "raise the limit" in said
+    assert "free disk space" in said or "raise the limit" in said
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in left if path.stat().st_size >= BYTES] == []
     assert [path for path in left if path.name.startswith(".") and path.name not in (".moejax-written", ".lock")] == []

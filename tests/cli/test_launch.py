@@ -470,7 +470,7 @@ def test_skypilot_is_not_given_again_what_it_has(called, texts, capsys):
     first = len(read("calls"))
     assert read("calls")[0].startswith("sky jobs launch --name zhao-tiny-")
     assert main(words) == 0
-    assert "not submitted, since SkyPilot has them" in capsys.readouterr().err
+    assert "not submitted, since SkyPilot already has these jobs" in capsys.readouterr().err
     assert len(read("calls")) == first
     assert main([*words, "--again"]) == 0
     assert len(read("calls")) == 2 * first

@@ -128,11 +128,11 @@ def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
 def test_what_is_asked_of_a_table_alone_is_refused_of_a_study_and_of_a_fit(concluded, fit_file, capsys, words, named):
     assert main(["report", str(concluded.folder), *words]) == 2
     said = capsys.readouterr().err
-    assert f"is a study, whose report has no {named}; leave" in said
+    assert f"is a study, and its report does not use {named}. Leave" in said
     assert f"or give {concluded.folder / 'runs.parquet'} for a report of these runs" in said
     if named != "--out":
         assert main(["report", str(fit_file), *words]) == 2
-        assert f"is a fit, whose report has no {named}" in capsys.readouterr().err
+        assert f"is a fit, and its report does not use {named}" in capsys.readouterr().err
 
 
 def test_a_report_without_resamples_is_refused_by_the_name_of_the_option(capsys):

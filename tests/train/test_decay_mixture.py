@@ -108,8 +108,8 @@ def test_a_training_killed_within_its_branches_ends_the_same(annealed, trained, 
 @pytest.mark.parametrize(
     ("optimizer", "sentence"),
     [
-        ({"final_share": 1.0}, "optimizer.final_share 1 it does not decay; lower"),
-        ({"decay_share": 1.0}, "optimizer.decay_share 1 it decays from the warm-up on"),
+        ({"final_share": 1.0}, "optimizer.final_share = 1 the rate never decays"),
+        ({"decay_share": 1.0}, "optimizer.decay_share = 1 the rate always decays after the warm-up"),
     ],
 )
 def test_a_branch_without_a_decay_of_its_own_is_refused_before_anything_is_written(

@@ -108,7 +108,7 @@ def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, traine
     edited = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
     write_json(out / "training.json", edited.as_json())
     sentence = (
-        r"was trained with other settings than its training.json: recipe.optimizer.learning_rate was 0.01, is 0.005"
+        r"was trained with settings that differ from training.json: recipe.optimizer.learning_rate was 0.01, is 0.005"
     )
     with pytest.raises(ValueError, match=sentence):
         train(edited, out)

@@ -27,7 +27,7 @@ def test_time_counts_while_one_step_is_waited_for_and_at_no_other_time():
             watch.tick(1.0)
     (sentence,) = said
     assert sentence.startswith("No step of small finished for 3 seconds (recipe.hang_seconds)")
-    assert "another host waits for its data" in sentence
+    assert "another host is still reading its data" in sentence
 
 
 def test_0_seconds_wait_for_ever():

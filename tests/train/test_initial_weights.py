@@ -221,11 +221,11 @@ def test_weights_of_another_tokenizer_are_refused_before_the_folder_is_taken(tra
     tokenizer_file(tmp_path / "weights", "abcdef", ["</s>"])
     other = tokenizer_file(tmp_path / "other", "abdcef", ["</s>"])
     with pytest.raises(
-        UserError, match=r"2 of 6 tokens differ, such as 2 \('c' in the weights, 'd' in the data\)\. Prepare"
+        UserError, match=r"differ in 2 of 6 tokens, such as 2 \('c' in the weights, 'd' in the data\)\. Prepare"
     ):
         train(starting(other, tmp_path / "weights"), tmp_path / "out")
     with pytest.raises(
-        UserError, match=r"6 of 6 tokens differ, such as 0 \('a' in the weights, '<0x00>' in the data\)"
+        UserError, match=r"differ in 6 of 6 tokens, such as 0 \('a' in the weights, '<0x00>' in the data\)"
     ):
         train(starting(None, tmp_path / "weights"), tmp_path / "out")
     assert not (tmp_path / "out" / "training.json").exists()
@@ -250,7 +250,7 @@ def test_the_tokenizer_of_a_training_is_that_of_its_checkpoints(training, tmp_pa
     further = with_weights(training, DENSE, tmp_path / "run")
     check_initial_weights(further, open_tokenizer("bytes"))
     other = open_tokenizer(str(tokenizer_file(tmp_path / "other", "abc", ["</s>"])))
-    with pytest.raises(UserError, match="was trained with another tokenizer than the data: 3 of 3 tokens differ"):
+    with pytest.raises(UserError, match="and of the data differ in 3 of 3 tokens"):
         check_initial_weights(further, other)
 
 
@@ -266,7 +266,7 @@ def test_a_training_that_begins_again_is_refused_other_weights_than_it_began_wit
     shutil.rmtree(tmp_path / "weights")
     save_weights(tmp_path / "weights", DENSE, params[4])
     longer = dataclasses.replace(first, recipe=dataclasses.replace(first.recipe, budgets_tokens=(1024, 4096)))
-    with pytest.raises(ValueError, match=r"holds other weights than at the start of"):
+    with pytest.raises(ValueError, match=r"have changed since .* was started"):
         train(longer, tmp_path / "out", accept_changes=True)
     shutil.rmtree(tmp_path / "weights")
     save_weights(tmp_path / "weights", DENSE, params[3])

@@ -374,7 +374,7 @@ def test_a_port_in_use_is_a_sentence(place, config):
         process = run(place / "cache", f"--config={config}", "--out", place / "port", *words)
     assert process.returncode == 2
     assert f"Port {port} of this machine cannot be used" in process.stderr
-    assert "give all processes another with --coordinator HOST:PORT" in process.stderr
+    assert "Give all processes another port with --coordinator HOST:PORT" in process.stderr
     assert "Traceback" not in process.stderr
 
 
@@ -458,6 +458,6 @@ def test_a_signal_while_the_step_is_compiled_interrupts_and_says_that_nothing_is
     process.send_signal(signal.SIGTERM)
     said += process.communicate(timeout=300)[1]
     assert process.returncode == 75, said
-    assert "Stopped before a step was taken; the same command starts again from what was saved." in said
+    assert "Stopped before a step was taken; run the same command again to resume." in said
     assert "Traceback" not in said
     assert read_status(out).state == "interrupted"

@@ -102,7 +102,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         if selection.trusted:
             return f"Next: {self.next_command(selection.trusted)}"
         return (
-            "Next: more runs, which moejax next proposes, since no law is recommended for extrapolation. For "
+            "Next: train more runs, because no law is recommended for extrapolation (moejax next proposes runs). For "
             f"predictions inside the range of these runs, fit {selection.preferred}: "
             f"{self.next_command(selection.preferred)}"
         )

@@ -45,9 +45,9 @@ class ConvertCommand(Command, name="convert"):
     )
     target: tuple[str, str] | None = option(
         None,
-        "format to write, and what to read: a weights folder, a training run's folder or a checkpoint in it; hf writes "
-        "a class of transformers that computes the model, or else custom code (hf:moejax); hf:FAMILY, such as "
-        "hf:mixtral, writes a given family",
+        "format to write, and the folder to read (weights, a training run, or a checkpoint in it); hf writes a "
+        "checkpoint for a class of transformers or, if no class fits, with custom code (hf:moejax); hf:FAMILY, such as "
+        "hf:mixtral, writes one for the given class",
         flag="to",
         metavar=("hf[:FAMILY]|weights", "PATH"),
     )
@@ -73,7 +73,7 @@ class ConvertCommand(Command, name="convert"):
         option, known = ("--from", ("hf",)) if self.source else ("--to", ("hf", "weights"))
         if kind not in known or (family and (self.source or kind != "hf")):
             given = f"{kind}:{family}" if family else kind
-            raise UserError(f"{option} {given} is not known; write {option} {' or '.join(known)}, and a PATH.")
+            raise UserError(f"Unknown format {option} {given}. Write {option} {' or '.join(known)}, and a PATH.")
         if kind == "weights" and (self.dtype or self.law):
             raise UserError("--to weights keeps the run's parameter type; use --dtype and --law only with --to hf.")
         check_new_folder(self.out)
@@ -177,10 +177,10 @@ def _print(out: Path, done: dict[str, Any]) -> None:
     if "phase" in done:
         lines.append(f"{done['phase']}, step {done['step']:,}")
     if left_out := done.get("left_out"):
-        lines.append(f"left out, as no part of the model: {len(left_out)} tensors, {left_out[0]} and others")
+        lines.append(f"left out, because the model does not use them: {len(left_out)} tensors, such as {left_out[0]}")
     family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
     lines += [*done.get("remarks", ()), f"{family}{format_bytes(done['bytes'])}: {out}"]
     lines.append(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}")
     if fault := done.get("fault_in_training"):
-        lines.append(f"! The model cannot be trained further as it is: {fault}")
+        lines.append(f"! The model cannot be trained further: {fault}")
     say(*lines, file=sys.stdout)

@@ -31,7 +31,7 @@ READING, TRUSTING, ASKING = "reading", "trusting", "asking the fitted law"
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesCommand(LevelOptions, name="curves"):
-    """Fit a law to loss curves; it predicts the loss under any learning-rate schedule, and the best schedule."""
+    """Fit a law to loss curves. The law predicts the loss under any learning-rate schedule, and the best schedule."""
 
     curves: tuple[str, ...] = argument(
         "tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, for several runs, run; "
@@ -51,20 +51,23 @@ class CurvesCommand(LevelOptions, name="curves"):
         group=READING,
     )
     loss: str | None = option(
-        None, "column of the losses, such as validation_loss (loss)", metavar="COLUMN", group=READING
+        None, "column of the losses, such as validation_loss (default: loss)", metavar="COLUMN", group=READING
     )
     where: tuple[str, ...] = option(
-        (), "rows to read, such as \"split == 'train'\" (all)", metavar="CONDITION", group=READING
+        (), "rows to read, such as \"split == 'train'\" (default: all)", metavar="CONDITION", group=READING
     )
-    only: tuple[str, ...] = option((), "curves to read, such as 'small/*' (all)", metavar="PATTERN", group=READING)
+    only: tuple[str, ...] = option(
+        (), "curves to read, such as 'small/*' (default: all)", metavar="PATTERN", group=READING
+    )
     warmup: Annotated[int, whole(0, 1_000_000)] | None = option(
         None, "warm-up steps, if the log does not contain the warm-up", metavar="STEPS", group=READING
     )
     fix: tuple[str, ...] = option((), "hold a coefficient at a value", metavar="NAME=VALUE")
-    hold_out: tuple[str, ...] = option((), "curves to predict and not to fit", metavar="PATTERN", group=TRUSTING)
+    hold_out: tuple[str, ...] = option((), "curves to predict, but not to fit", metavar="PATTERN", group=TRUSTING)
     blocks: Annotated[int, whole(1, 10**9)] | None = option(
         None,
-        "segments per curve that the bootstrap resamples, each of two points or more; 1 if there are many curves (8)",
+        "number of segments per curve that the bootstrap resamples, each with at least two points; use 1 if there are "
+        "many curves (default: 8)",
         metavar="COUNT",
         group=TRUSTING,
     )
@@ -74,7 +77,7 @@ class CurvesCommand(LevelOptions, name="curves"):
     seed: Seed = option(0, "seed of the initial guesses", metavar="NUMBER", group=TRUSTING)
     predict: tuple[str, ...] = option(
         (),
-        "a schedule: steps, and decay_share, decay_shape, final_share, warmup, peak",
+        "predict the final loss of a schedule, given by steps, decay_share, decay_shape, final_share, warmup and peak",
         metavar="NAME=VALUE,…",
         group=ASKING,
     )

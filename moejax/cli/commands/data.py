@@ -67,7 +67,9 @@ class PrepareCommand(InputOptions, name="data prepare"):
     out: Path = out("folder of the set", required=True)
     tokenizer: str = option("bytes", "bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END", metavar="NAME")
     validation_share: DocumentShare = option(0.05, "share of documents held out", metavar="SHARE")
-    corrupt_share: DocumentShare = option(0.01, "share of documents that may be unreadable", metavar="SHARE")
+    corrupt_share: DocumentShare = option(
+        0.01, "maximum share of unreadable documents before preparation fails", metavar="SHARE"
+    )
     workers: Workers | None = option(None, "number of processes (default: one per core)", metavar="N")
 
     def check(self) -> None:
@@ -103,7 +105,7 @@ class TokenizerCommand(InputOptions, name="data tokenizer"):
 
     out: Path = out("tokenizer.json to write", required=True, metavar="FILE")
     vocab_size: Annotated[int, whole(1, 10_000_000)] = option(32_768, "size of the vocabulary", metavar="N")
-    max_bytes: Annotated[int, whole(1, 10**15)] = option(10**9, "bytes of text to learn from", metavar="N")
+    max_bytes: Annotated[int, whole(1, 10**15)] = option(10**9, "maximum bytes of text to train on", metavar="N")
 
     def run(self) -> None:
         from moejax.data.train_tokenizer import train_tokenizer
@@ -136,7 +138,7 @@ class DataShowCommand(Command, name="data show"):
     """Show the content of a prepared dataset."""
 
     folder: str = argument("folder of the set", metavar="DIR")
-    verify: bool = option(False, "also compare every token file with its recorded hash")
+    verify: bool = option(False, "also compare the hash of every token file with the recorded one")
     sample: Annotated[int, whole(0, 1_000_000)] = option(64, "number of tokens to decode", metavar="N")
 
     def run(self) -> None:
@@ -162,7 +164,7 @@ def _summary(prepared: PreparedSet, sample: int, skipped: dict[str, Any], *, dec
         [
             name,
             split.documents,
-            split.bytes or "not known",
+            split.bytes or "unknown",
             split.tokens,
             split.bytes / split.tokens if split.bytes else None,
         ]
@@ -174,11 +176,11 @@ def _summary(prepared: PreparedSet, sample: int, skipped: dict[str, Any], *, dec
         f"SHA-256 of the text {manifest.sha256}",
     ]
     if manifest.corrupt.records:
-        lost = f"{manifest.corrupt.records:,} records, {manifest.corrupt.bytes:,} bytes lost beside"
-        notes += [f"left out as corrupt: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
+        lost = f"{manifest.corrupt.records:,} corrupt records, and {manifest.corrupt.bytes:,} further bytes"
+        notes += [f"left out: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
     text = prepared.tokenizer.decode(prepared.split("validation").read(0, sample)) if sample or decode else ""
     if sample:
-        notes += [f"the first {sample} tokens held out:", *text.splitlines()]
+        notes += [f"the first {sample} held-out tokens:", *text.splitlines()]
     return Result(
         tables=[Table(manifest.source, (*columns, Column("bytes/token", ".3f")), rows)],
         notes=notes,

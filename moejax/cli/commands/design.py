@@ -52,7 +52,7 @@ moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier
 moejax design --law data_constrained --flops 1e22 --unique-tokens 25B
 moejax design --law leverage --flops 1e22 --sweep expert_expansion=2:128 --sweep granularity=1:32 --out landscape"""
 AT_MOST, ALSO, COUNTING, AROUND = "at most", "also", "counting", "around the optimum"
-SHAPE = "the shape: dimensions that the law does not read are those of --arch or --config"
+SHAPE = "the shape: dimensions that the law does not use are taken from --arch or --config"
 MEASURES = (
     "flops",
     "params_total",
@@ -69,13 +69,15 @@ MEASURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, LatexOptions, name="design"):
-    """Choose sizes, shape and tokens for a budget, with the price of every constraint and the flat region around the
-    optimum.
+    """Choose sizes, shape and tokens for a budget, with the shadow price of every constraint and the flat region around
+    the optimum.
     """
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
-    constants: str | None = option(None, "a published set of constants (the law's first)", metavar="SET")
-    minimise: str = option("loss", "loss, or with --target-loss: flops, lifetime_flops, …", metavar="MEASURE")
+    constants: str | None = option(None, "a published set of constants (default: the law's first)", metavar="SET")
+    minimise: str = option(
+        "loss", "measure to minimize: loss or, with --target-loss, flops, lifetime_flops, …", metavar="MEASURE"
+    )
     flops: float | None = option(None, "training FLOPs", metavar="NUMBER", group=AT_MOST)
     params_total: float | None = option(None, "all parameters", metavar="NUMBER", group=AT_MOST)
     params_active: float | None = option(None, "active parameters per token", metavar="NUMBER", group=AT_MOST)
@@ -97,7 +99,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     target_loss: float | None = option(None, "loss to reach, if --minimise is not loss", metavar="NATS", group=AT_MOST)
     memory: float | None = option(
         None,
-        "memory of one chip, for parameters and optimizer state: 80G",
+        "memory of one chip, for parameters and optimizer state, such as 80G",
         metavar="BYTES",
         group=AT_MOST,
         needs=("chips",),
@@ -110,7 +112,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     )
     hold: tuple[str, ...] = option(
         (),
-        "fix a variable, by its name or by its letter in the law's paper: sparsity=0.9, S=0.9",
+        "fix a variable, given by its name or by its letter in the law's paper, such as sparsity=0.9 or S=0.9",
         metavar="NAME=VALUE",
         group=ALSO,
     )
@@ -189,7 +191,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         if self.out and decision.built is not None:
             write_text(self.out / "config.py", decision.config())
             plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE")
-            say(f"Its plan: {plan}")
+            say(f"To plan its training, run {plan}")
         if self.out:
             self._draw_compute(known, decision)
         result = self._with_assumptions(summary(name, decision), {type(law).__name__: problem})
@@ -228,7 +230,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
         name, low, high = _range(self.sweep[0], "--sweep")
         label, law, known = named_law(self.law, self.constants)
-        # The upper bound stays as a constraint, since the swept quantity is one that the problem chooses.
+        # Keep the upper bound as a constraint, because the problem chooses the swept quantity.
         others = (one for one in self._constraints(least=0) if one.name != name)
         problem = self._problem(law, (*others, Constraint(name=name, high=high)))
         rows = frontier(problem, name, low, high)
@@ -284,7 +286,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             flops = optimum.values.get("flops")
             table = compute.compute_table(law, design, loss, flops=flops, level=self.level)
         except UserError:
-            return  # Laws of other outputs have no such figure.
+            return  # Only laws that predict the loss have this figure.
         drawn = FigureInputs(table=table)
         write_figure(self.out, "loss-vs-compute", lambda: compute.loss_vs_compute(drawn), ("png", "pdf"))
 
@@ -358,14 +360,14 @@ def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
 
     if not fit.converged:
         return [
-            "The optimum is that of a fit whose search did not converge: its numbers have no interval, and another "
-            "search may find others."
+            "The search of this fit did not converge, so its optimum has no intervals, and another search may find "
+            "another optimum."
         ]
     if fit.not_determined and (names := [name for name, one in decision.intervals.items() if one is OPEN]):
-        what = f"{listed(names)} of the optimum rest{'s' if len(names) == 1 else ''}"
+        what = f"{listed(names)} of the optimum depend{'s' if len(names) == 1 else ''}"
         return [
-            f"{what} on coefficients that the runs do not determine ({', '.join(fit.not_determined)}): any others "
-            f"that fit as well give others."
+            f"{what} on coefficients that the runs do not determine ({', '.join(fit.not_determined)}). Other "
+            f"coefficients that fit equally well give another optimum."
         ]
     return []
 

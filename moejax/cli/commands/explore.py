@@ -29,7 +29,7 @@ TITLE = b"<title>moejax: laws"
 @dataclass(frozen=True, kw_only=True)
 class ExploreCommand(Command, name="explore"):
     """Open a page with sliders for published laws or your own fit; loss, frontier, optimum and practical range update
-    together. It is one HTML file that needs no server and no network, and opens on your fit if there is one.
+    together. The page is one HTML file that needs no server and no network. It shows your fit first if there is one.
     """
 
     source: str = argument(

@@ -55,7 +55,7 @@ RECIPES = {
     "tian": ("starts", "level"),
     "abnar": ("hold_out", "starts", "bootstrap", "level"),
 }
-"""Papers' procedures, with the options that each reads besides the table's options, ``--seed`` and the output."""
+"""Papers' procedures, each with the options that it uses besides the table's options, ``--seed`` and the output."""
 STOPPED = 130
 """Exit status after Ctrl-C, as for every command."""
 TRUSTING, ASKING, WHOLE = "trusting", "asking the fitted law", "a whole procedure instead"
@@ -70,7 +70,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
     loss_law: str | None = option(
         None,
         "for a law of scores: the loss law that it depends on, fitted to the same table; predictions and decisions "
-        "are then scores of runs of any size",
+        "are then for the score of a run of any size",
         metavar="NAME|FORMULA",
         excludes=("bootstrap", "profile", "influence", "fix", "best_by", "budget"),
     )
@@ -104,7 +104,12 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         group=ASKING,
     )
     recipe: str | None = option(
-        None, ", ".join(RECIPES), metavar="NAME", group=WHOLE, choices=tuple(RECIPES), excludes=("form",)
+        None,
+        f"procedure of a paper: {', '.join(RECIPES)}",
+        metavar="NAME",
+        group=WHOLE,
+        choices=tuple(RECIPES),
+        excludes=("form",),
     )
     pilot: Path | None = option(
         None, "first losses of the large training run, for launch-check", metavar="RUNS", group=WHOLE, needs=("recipe",)
@@ -137,8 +142,8 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         ]:
             options, read = ([flag_of(FitCommand, name) for name in names] for names in (unread, reads))
             raise UserError(
-                f"--recipe {self.recipe} does not read {listed(options)}; leave that out. Besides the table's "
-                f"options it reads {listed(read)}."
+                f"--recipe {self.recipe} does not use {listed(options)}; leave that out. Besides the table's options, "
+                f"it uses {listed(read)}."
             )
         if "law" in reads and self.law is None:
             raise UserError(f"--recipe {self.recipe} needs a law; give --law NAME (`moejax laws` lists them).")
@@ -184,7 +189,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 best = replace(self, smooth=False).read_quietly(self.runs, law)
                 sweeps = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
                 answers = replace(answers, sweeps=sweeps)
-            # The fit is written first. The following steps take long, may be stopped, or may fail.
+            # Write the fit first, because the following steps take long and may be stopped or fail.
             write_fit(self.out, summary(result, level, answers), result, read)
             if splits:
                 held_out = holdout.hold_out(law, read.runs, splits, progress=show, **options)
@@ -256,7 +261,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         law = chained_law(loss_law, score_law)
         asked = self.asked(law, next(iter(law.outputs)))
         scores = self.read(self.runs, score_law)
-        # If --loss names the score's column, the losses are in their usual one.
+        # If --loss names the column of the score, the losses are in the column ``loss``.
         of_losses = replace(self, loss="loss") if self.loss in score_law.outputs else self
         losses = of_losses.read_quietly(self.runs, loss_law)
         for note in losses.notes:

@@ -69,10 +69,10 @@ def get_config() -> ConfigDict:
 
 @dataclass(frozen=True, kw_only=True)
 class InitCommand(Command, name="init"):
-    """Copy moejax's own configs (a tiny training run, the quickstart, the studies of five papers, plans of published
-    models) to DIR/configs, to run and to change. Existing files are left unchanged. Unchanged configs need no copy:
-    --config=tiny and --config=studies/zhao:G work from any folder. With --from, write a config that continues the
-    training of a Hugging Face checkpoint, and the checkpoint's weights to DIR/weights.
+    """Copy moejax's example configs (a tiny training run, the quickstart, the studies of five papers, and plans of
+    published models) to DIR/configs, where you can edit them. Existing files are not overwritten. To run a config
+    without editing it, pass its name from any folder: --config=tiny or --config=studies/zhao:G. With --from, write a
+    config that continues the training of a Hugging Face checkpoint, and the checkpoint's weights to DIR/weights.
     """
 
     folder: str = argument("folder in which configs/ is written", metavar="DIR", default=".")
@@ -111,7 +111,7 @@ class InitCommand(Command, name="init"):
             return
         say(f"{len(written)} configs written to {out}, {len(kept)} already existed.", file=sys.stdout)
         for path in changed:
-            say(f"moejax: {path} differs from moejax's own and was left unchanged.")
+            say(f"moejax: {path} differs from moejax's config of this name and was not overwritten.")
         here = "" if Path(self.folder) == Path() else f"{command('cd', Path(self.folder))} && "
         say(f"next: {here}moejax train --config=configs/tiny.py --out runs/tiny", file=sys.stdout)
 
@@ -142,7 +142,7 @@ class InitCommand(Command, name="init"):
         if "tokenizer.json" not in done.files:
             say(f"! {source} has no tokenizer.json: set data.tokenizer in {config}.")
         if fault := done.architecture.fault_in_training:
-            say(f"! Training cannot continue without a change of the config: {fault}")
+            say(f"! Change the config before training continues: {fault}")
         words = ("moejax", "train", f"--config={config}", "--config.recipe.data.source=TEXTS")
         say(f"next: {command(*words, '--out', f'runs/{name}')}", file=sys.stdout)
 

@@ -1,6 +1,6 @@
-"""Submit a training run, or the unfinished runs of a study, to an engine. Without --submit, the jobs are printed (with
---json as data), and nothing is written. The same command resubmits failed and interrupted runs; `moejax study status
-DIR` shows the progress.
+"""Submit a training run, or the unfinished runs of a study, to an engine. Without --submit, print the jobs (as data
+with --json) and write nothing. The same command resubmits failed and interrupted runs; `moejax study status DIR` shows
+the progress.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class LaunchOptions(StudyOptions):
     """Options and submission code shared by all engines."""
 
     out: str | None = option(
-        None, "output folder on storage that every machine mounts, or gs://… (runs/NAME)", metavar="DIR", output=True
+        None,
+        "output folder on storage that every machine mounts, or gs://… (default: runs/NAME)",
+        metavar="DIR",
+        output=True,
     )
     submit: bool = option(False, "submit the jobs, instead of printing them", excludes=("print",))
     print: bool = option(False, "print the jobs, and write nothing (the default)")
@@ -86,7 +89,7 @@ class LaunchOptions(StudyOptions):
             try:
                 study.check_data()
             except UserError as error:
-                _say(f"the printed jobs cannot train yet, and --submit refuses them: {told(error)}")
+                _say(f"the printed jobs cannot train yet, so --submit would fail: {told(error)}")
         tasks = self._not_done(study, out, tasks)
         if self.json:
             print(json_text([_as_data(task) for task in tasks]))
@@ -113,8 +116,8 @@ class LaunchOptions(StudyOptions):
         say("", f"moejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).")
 
     def _with_stages(self, study: Study, out: str) -> Study:
-        """Return the study with every stage whose previous results are in its folder. Without ``--submit``, an
-        unreachable folder is reported and the study returned unchanged.
+        """Return the study with every stage that the results in its folder determine. Without ``--submit``, report an
+        unreachable folder and return the study unchanged.
         """
         from moejax.storage import open_storage
         from moejax.study.run import check_owner
@@ -160,7 +163,7 @@ class LaunchOptions(StudyOptions):
         statuses = {one.model: one for one in run_statuses(storage, study.trainings())}
         for one in statuses.values():
             if one.state != "done" and one.why:
-                _say(f"{one.model}, which is resumed: {one.why}")
+                _say(f"{one.model} will be resumed: {one.why}")
         left = [task for task in tasks if statuses[task.name].state != "done"]
         return self.not_submitted(out, left, {name: one.state for name, one in statuses.items()})
 
@@ -260,7 +263,7 @@ class SkyCommand(LaunchOptions, name="launch sky"):
     topology: str | None = option(None, "TPU slice (default: the smallest with enough memory)", metavar="CHIP:AxBxC")
     infra: str | None = option(None, "cloud[/region[/zone]] (default: SkyPilot's choice)", metavar="CLOUD")
     again: bool = option(False, "also submit training runs whose SkyPilot jobs have not ended")
-    on_demand: bool = option(False, "use no spot machines")
+    on_demand: bool = option(False, "use on-demand machines instead of spot machines")
     image: str | None = option(None, "image with moejax (default: install this folder)", metavar="docker:NAME")
     secret: tuple[str, ...] = option(
         (), "an environment variable that jobs get from this machine", metavar="NAME", read=_variable
@@ -286,7 +289,7 @@ class SkyCommand(LaunchOptions, name="launch sky"):
         busy = [task for task in tasks if task.name in before and states[task.name] in ("waiting", "running")]
         if busy:
             names = some([task.name for task in busy])
-            _say(f"not submitted, since SkyPilot has them (sky jobs queue; --again submits them again): {names}")
+            _say(f"not submitted, since SkyPilot already has these jobs: {names} (sky jobs queue; --again resubmits)")
         return [task for task in tasks if task not in busy]
 
 

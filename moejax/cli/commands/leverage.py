@@ -31,8 +31,8 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     """
 
     a: str = argument(
-        "a table of runs, or RUNS:CONDITION for some of its rows; with --law, a published model or the family's "
-        "fixed quantities, NAME=VALUE,…",
+        "a table of runs, or RUNS:CONDITION for some of its rows; with --law, a published model, or fixed quantities "
+        "of a model family, NAME=VALUE,…",
         metavar="A",
     )
     b: str = argument("the other family, in the same form", metavar="B")
@@ -46,7 +46,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     )
     flops: tuple[float, ...] = option((), "A's budget in FLOPs (default for tables: A's budgets)", metavar="NUMBER")
     fix: tuple[str, ...] = option(
-        (), "fix irreducible or exponent of both tables' loss-compute curves", metavar="NAME=VALUE"
+        (), "hold irreducible or exponent of both tables' loss-compute curves fixed", metavar="NAME=VALUE"
     )
     seed: Seed = option(0, "seed of initial guesses and resamples", metavar="NUMBER")
 
@@ -72,7 +72,8 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
             if isinstance(law, FormulaLaw):
                 if self.runs:
                     raise UserError(
-                        "Leverage by a formula has the intervals of the fit; omit --runs, and fit with --bootstrap."
+                        "For a formula, the intervals come from the fit; leave out --runs, and run moejax fit with "
+                        "--bootstrap."
                     )
                 given = (numbers(self.a.split(","), self.a), numbers(self.b.split(","), self.b))
                 result = leverage_under_formula(known, given, self.flops, self.level)

@@ -84,11 +84,14 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         1, "maximum number of times that one run is proposed", metavar="COUNT", group=TRAINABLE
     )
     sequence_length: Length | None = option(
-        None, "sequence length of the candidate shapes (the table's, or 4096)", metavar="TOKENS", group=TRAINABLE
+        None,
+        "sequence length of the candidate shapes (default: the table's, or 4096)",
+        metavar="TOKENS",
+        group=TRAINABLE,
     )
     vocab_size: VocabSize | None = option(
         None,
-        "vocabulary size of the candidate shapes (that of --arch or --config, or of the table's architectures)",
+        "vocabulary size of the candidate shapes (default: from --arch, --config or the table's architectures)",
         metavar="TOKENS",
         group=TRAINABLE,
         excludes=("candidates",),
@@ -151,7 +154,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             )
         if proposal.instead:
             what = ", ".join(self.target)
-            say(f"! The fitted law has no answer to {what} yet: planned for its coefficients.")
+            say(f"! The fitted law does not determine {what} yet, so the runs are planned for its coefficients.")
         result = with_chip_hours(summary(proposal), proposal, budget, chip, self.mfu)
         if self.best_by:
             result = replace(result, warnings=[_swept(self.best_by, laws.values()), *result.warnings])
@@ -211,7 +214,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
                     warmup = int(min(chosen.design.tokens) // 100)
                     recipe = {**recipe, "optimizer": {**recipe.get("optimizer", {}), "warmup_tokens": warmup}}
                 law, what = self.form or self.law, ", ".join(self.target)
-                says = f"{len(chosen)} runs that make {what} more certain under {law}."
+                says = f"{len(chosen)} runs that reduce the uncertainty of {what} under {law}."
                 text = study_text("next", chosen, recipe, says)
                 write_text(folder / "study.py", text)
                 written.append("study.py")
@@ -227,11 +230,11 @@ def _target(text: str) -> tuple[str, dict[str, float]]:
 
 
 def _swept(settings: str, laws: Iterable[type]) -> str:
-    """Return a warning if each row of the table is the best run of a sweep, while its FLOPs count a single run."""
+    """Return a warning that each row of the table is the best run of a sweep, but its FLOPs count a single run."""
     names = listed([name.strip() for name in settings.split(",")])
     own = [name for law in laws for name in law.outputs if name != "loss"]
-    what = f"and one run alone has no best {own[0]}" if own else "and at another setting a run lies above the law"
+    what = f"a single run has no best {own[0]}" if own else "at other settings, the loss of a run exceeds the law's"
     return (
-        f"Every run of the table is the best of a sweep over {names}; FLOPs here are those of one run. Sweep {names} "
-        f"of those to train too, or set it by its law: a sweep of five costs five times these FLOPs, {what}."
+        f"Every run of the table is the best of a sweep over {names}, but the FLOPs here count one run. For new runs, "
+        f"sweep {names} too, or set it by its law: {what}. A sweep of five runs costs five times these FLOPs."
     )

@@ -62,7 +62,7 @@ class PlanCommand(ConfigOptions, name="plan"):
     )
     estimate: bool = option(
         False,
-        "estimate memory and time by arithmetic, in seconds and without a compiler of the chip",
+        "estimate memory and time with formulas; this takes seconds and does not need the chip's compiler",
         excludes=("search", "out"),
     )
     search: bool = option(False, "search over meshes, remat policies and microbatches, and rank the candidates")

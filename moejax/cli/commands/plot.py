@@ -38,8 +38,8 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
 
     ONE_OF = ("names", "paper", "list", "gallery")
     names: tuple[str, ...] = argument(
-        "figures, or a paper: zhao, abnar, chapter_002, tian, li; after the figure loss, folders of training runs or "
-        "studies",
+        "names of figures or a paper (zhao, abnar, chapter_002, tian, li); the figure loss is followed by folders of "
+        "training runs or studies",
         metavar="NAME",
         default=(),
     )
@@ -61,7 +61,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     flops: Positive | None = option(None, "target budget for the figure loss-vs-compute", metavar="NUMBER")
     hold_out: str | None = option(
         None,
-        "held-out runs of figures that fit laws to --runs: COLUMN, COLUMN:LEAST or COLUMN=VALUE (none)",
+        "held-out runs of figures that fit laws to --runs: COLUMN, COLUMN:LEAST or COLUMN=VALUE (default: none)",
         metavar="COLUMN",
     )
     synthetic: bool = option(False, "draw figures that need a table from synthetic data")
@@ -94,8 +94,8 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         names, folders = figures_and_folders(self.names)
         if folders and self.runs is not None and {*names} == {"loss"}:
             raise UserError(
-                f"loss is drawn of the folders after it ({listed(map(str, folders))}), so --runs {self.runs} is not "
-                f"used; leave it out, or name it as a folder."
+                f"The figure loss is drawn from the folders after its name ({listed(map(str, folders))}), so --runs "
+                f"{self.runs} would not be used. Leave it out, or add it to these folders."
             )
         formats, given = formats_of(self.format), GivenData(self._options(folders))
         if self.paper is not None:

@@ -46,7 +46,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
     """
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
-    constants: str | None = option(None, "a published set of constants (the law's first)", metavar="SET")
+    constants: str | None = option(None, "a published set of constants (default: the law's first)", metavar="SET")
     sequence_length: Length = option(4096, "sequence length, for the FLOPs of --arch or --config", metavar="TOKENS")
     params_total: Number = option(None, "total parameters, embeddings included", metavar="NUMBER", group=DESIGN)
     params_active: Number = option(
@@ -139,7 +139,9 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         return counted(architecture, self.tokens, self.sequence_length)
 
     def _by_convention(self, design: Design) -> Design:
-        """Return the design with active parameters, and tokens from its FLOPs, by the given convention."""
+        """Return the design with active parameters that follow the given convention, and tokens that follow from its
+        FLOPs.
+        """
         from moejax.laws.active_params import convention
         from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 
@@ -148,10 +150,10 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         taken = convention(self.active_convention)
         lacking = [field for field in ("params_total", "num_experts", "top_k") if getattr(design, field) is None]
         if lacking or design.params_active is not None:
-            what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
+            what = "params_active is given" if not lacking else f"these are missing: {', '.join(lacking)}"
             raise UserError(
-                "--active-convention gives active parameters from --params-total, --num-experts and --top-k, but "
-                f"{what}; leave it out, or give only these three."
+                "--active-convention computes active parameters from --params-total, --num-experts and --top-k, but "
+                f"{what}. Leave out --active-convention, or give only these three."
             )
         design = replace(design, params_active=float(taken(design.params_total, float(design.sparsity))))
         if design.tokens is None and design.flops is not None:

@@ -45,16 +45,18 @@ class RangesCommand(LevelOptions, name="ranges"):
         read=law_or_fit,
     )
     params_total: Annotated[float, NumberRange(1000, 1e18, without_high=True)] | None = option(
-        None, "N of your model", metavar="NUMBER", needs=("params_active",), excludes=("models",)
+        None, "total parameters N of your model", metavar="NUMBER", needs=("params_active",), excludes=("models",)
     )
     params_active: Annotated[float, NumberRange(1000, 1e18, without_high=True)] | None = option(
-        None, "its N_a", metavar="NUMBER", needs=("params_total",)
+        None, "active parameters N_a of your model", metavar="NUMBER", needs=("params_total",)
     )
     tolerance: Nats = option(
-        0.001, "maximum loss above the best within a range of G or S, nats per token", metavar="NATS"
+        0.001, "maximum increase of the loss within a range of G or S, in nats per token", metavar="NATS"
     )
     gain: tuple[Nats, ...] = option(
-        (), "minimum gain per step of N_a/N, nats per token (0.001 and 0.005)", metavar="NATS"
+        (),
+        "minimum decrease of the loss per step of N_a/N, in nats per token (default: 0.001 and 0.005)",
+        metavar="NATS",
     )
     step: Annotated[float, NumberRange(0.001, 0.5)] = option(0.01, "step of N_a/N in Algorithm 1", metavar="SHARE")
     active_experts: Annotated[float, NumberRange(0, 1e6, without_low=True, without_high=True)] | None = option(
@@ -92,7 +94,7 @@ class RangesCommand(LevelOptions, name="ranges"):
         else:
             models = published_models(self.models)
             printed = "as their authors state them" if self.models else "as Table 3 prints them"
-            sizes = f"Sizes are {printed}; embeddings are part of some."
+            sizes = f"Sizes are {printed}; some include embeddings."
         asked = RangeLimits(
             tolerance=self.tolerance,
             gains=self.gain or GAINS,

@@ -64,7 +64,7 @@ class ReportCommand(TableOptions, name="report"):
                 names = listed(flag_of(ReportCommand, name) for name in unread)
                 kind, table = ("a study", source / TABLE) if of_study else ("a fit", "its run table")
                 raise UserError(
-                    f"{source} is {kind}, whose report has no {names}; leave that out, or give "
+                    f"{source} is {kind}, and its report does not use {names}. Leave {names} out, or give "
                     f"{table} for a report of these runs."
                 )
         if not of_study:

@@ -92,7 +92,7 @@ class StudyCommand(StudyOptions, name="study"):
             say(f"2/{parts}  evaluating every checkpoint on {counted(len(asked), 'task')}")
             with progress_display() as update:
                 new = ask_checkpoints(read_study(folder), folder, update)
-            say(f"{counted(new, 'score')} more")
+            say(f"{counted(new, 'score')} added")
         say(f"{parts - 1}/{parts}  fitting laws, resampling, checking the optimum")
         with progress_display() as update:
             concluded = conclude(folder, update, STUDY_RECIPES)

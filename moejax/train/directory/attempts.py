@@ -37,8 +37,8 @@ TIME_BUCKETS = {
 
 DONE, RUNNING, INTERRUPTED, FAILED, WAITING = STATES = ("done", "running", "interrupted", "failed", "waiting")
 """States of a training run. Done: all rows exist. Running: it is active. Interrupted: it ended with everything saved,
-or died without a record. Failed: it ended by an error, which may recur with the same command. Waiting: it has not been
-started.
+or died without a record. Failed: it ended with an error, which may recur with the same command. Waiting: it has not
+been started.
 """
 
 SECONDS_BETWEEN_WRITES = 1.0
@@ -72,7 +72,7 @@ class Attempt:
     reached: dict[str, int] = field(default_factory=dict)
     """Last logged step of each phase, in this or an earlier attempt."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by time bucket, a key of ``TIME_BUCKETS``."""
+    """Seconds in each time bucket, keyed as in ``TIME_BUCKETS``."""
 
 
 class AttemptRecorder:
@@ -209,7 +209,7 @@ _REMEDY = "restore a copy, or remove it"
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:
-    """Return the device seconds spent on a training run, lost work included. Vmapped runs share them equally."""
+    """Return the device-seconds spent on a training run, including lost work. Vmapped runs share the time equally."""
     return sum((one.devices / one.vmapped_runs * (one.until - one.began) for one in attempts), 0.0)
 
 

@@ -43,8 +43,8 @@ WRITING_SECONDS = 6 * 3600
 process dies, the others stop much earlier."""
 
 _LEAST_PART_BYTES = 2**20
-"""Minimum part size for replica-parallel writes of replicated arrays. Each part of each shape needs a program compiled
-at the first save: 80 programs for a small model on 8 devices.
+"""Minimum part size for replica-parallel writes of replicated arrays. Without a minimum, the first save compiles a
+program for each part of each shape: 80 programs for a small model on 8 devices.
 """
 
 _verbosity = logging.get_verbosity()
@@ -162,7 +162,7 @@ class CheckpointManager:
             self._group.abort(
                 f"The checkpoint of step {step} in {self._folder} cannot be read now ({unreadable[0].rstrip('.')}), "
                 f"so it may or may not be damaged; nothing was moved. Once the file system can be read, the same "
-                f"command resumes from it. To resume from the previous checkpoint instead, move {place} away."
+                f"command resumes from this checkpoint. To resume from the previous one instead, move {place} away."
             )
         different = [text for _, text, _ in told if text]
         if different and not failures:
@@ -180,8 +180,8 @@ class CheckpointManager:
         return cast(TrainState, restored), metadata
 
     def set_aside(self, step: int) -> str:
-        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, replace earlier copies, and return its
-        new path.
+        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, and return its new path. Copies of the
+        same or earlier steps of this phase are removed from there.
         """
 
         def move() -> str:
@@ -231,7 +231,7 @@ class CheckpointManager:
             job.exception()
 
     def _remove_unfinished(self) -> None:
-        # Their process died before Orbax committed them or while removing them.
+        # A process died before Orbax had committed these checkpoints, or while it was removing them.
         for place in self._folder.iterdir() if self._folder.exists() else ():
             if place.name.isdecimal() and not is_committed(place):
                 shutil.rmtree(place)
@@ -240,7 +240,7 @@ class CheckpointManager:
     def _writing_errors(self) -> Iterator[None]:
         try:
             yield
-        # The exception that Orbax raises for a full disk depends on which of its writers meets it.
+        # The exception that Orbax raises for a full disk depends on the writer in which it occurs.
         except Exception as error:
             # Orbax also raises a timeout if it loses the other processes.
             lost = error.__cause__
@@ -257,8 +257,8 @@ class _Kept:
     """Retention policy for Orbax: the checkpoints to keep at each save."""
 
     newest: int
-    """Number of checkpoints kept up to the ``saved`` step, and also up to the last step, because steps may be
-    repeated.
+    """Number of newest checkpoints to keep. They are selected among all steps, and again among steps up to ``saved``,
+    because a phase may repeat earlier steps.
     """
     steps: frozenset[int]
     every: int
@@ -296,7 +296,7 @@ def _kind(error: BaseException | None) -> str:
     """
     if error is None:
         return "damaged"
-    # Tensorstore states the number of the system's error.
+    # TensorStore's message contains the operating system's error number.
     number = re.search(r"os_error_code='(\d+)'", str(error))
     code = error.errno if isinstance(error, OSError) else int(number[1]) if number else None
     if isinstance(error, Unreadable) or code not in (None, errno.ENOENT, errno.ENOTDIR):

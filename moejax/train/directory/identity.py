@@ -1,4 +1,4 @@
-"""Distinguish settings that decide the numbers of a training run from settings that only decide how they are computed.
+"""Distinguish settings that affect the results of a training run from settings that only affect how it is computed.
 
 A folder belongs to one training run. Settings that do not change numbers may change at every resume. Settings that
 change numbers need the user's consent, and the folder's history records them. Settings that a saved state depends on
@@ -86,8 +86,8 @@ FROZEN = (
 
 @runtime_checkable
 class Settings(Protocol):
-    """Protocol of a training run in this module: a frozen dataclass with plain data. The class ``Training`` imports
-    JAX, which reading a folder's status must not do.
+    """Protocol of the dataclass ``Training``. This module cannot import that class, because it imports JAX, which is
+    not needed to read a folder's status.
     """
 
     def as_json(self) -> dict[str, Any]: ...
@@ -97,7 +97,7 @@ _ENTRY = {"at": str, "changes": dict[str, list]}
 
 
 def fingerprint(training: Mapping[str, Any]) -> str:
-    """Return a hash of all settings that decide a training run's numbers, from its plain data."""
+    """Return a hash of all settings that affect a training run's results, from its plain data."""
     return hashlib.sha256(json.dumps(_decisive(_leaves(training)), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -115,7 +115,7 @@ def own(
     path = folder / TRAINING
     if not path.exists():
         if (folder / "checkpoints").is_dir():
-            # Every checkpoint restored from there is compared with this training run (``check_trained``).
+            # Every checkpoint that is restored from this folder is compared with the training (``check_trained``).
             check_writable(folder)
             write_json(path, training.as_json())
         else:
@@ -126,13 +126,13 @@ def own(
     saved = dump(read_json(path, type(training), remedy=REMEDY))
     changed = changes(saved, as_read(training.as_json()))
     if not _has_begun(folder) and not has_writer(folder):
-        # Record hashes of text and weights again, and prepare text again if it gives other tokens.
+        # Record the hashes of text and weights again. Prepare the text again if its tokens change.
         for name in (CORPUS, INITIAL_WEIGHTS):
             (folder / name).unlink(missing_ok=True)
         if _tokens(saved) != _tokens(training.as_json()) and (folder / DATA).exists():
             numbers = itertools.count(1)
             aside = next(place for n in numbers if not os.path.lexists(place := folder / f"{DATA}-old-{n}"))
-            log(f"The settings give other tokens than {folder / DATA} holds; that folder is moved to {aside}.")
+            log(f"The tokens in {folder / DATA} do not match the new settings; the folder is moved to {aside}.")
             (folder / DATA).rename(aside)
         write_json(path, training.as_json())
         return
@@ -148,7 +148,7 @@ def own(
 
 
 def _tokens(training: Mapping[str, Any]) -> dict[str, Any]:
-    # Settings that decide the tokens of the prepared sets.
+    # These settings determine the tokens of the prepared sets.
     data = training["recipe"]["data"]
     parts = {part["name"]: part["source"] for part in data["mixture"]}
     names = ("source", "named_mixture", "tokenizer", "text_field", "validation_share")
@@ -178,7 +178,7 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
 
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:
-    """Return the changes that decide numbers. If there are any, ``training.json`` does not fully describe the
+    """Return the recorded changes that affect results. If there are any, ``training.json`` does not fully describe the
     training.
     """
     return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
@@ -187,7 +187,7 @@ def decisive_changes(folder: Path) -> list[dict[str, Any]]:
 def check_trained(
     folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Mapping[str, Any] | None, what: str
 ) -> None:
-    """Raise if a checkpoint or row was trained with other settings than the folder's.
+    """Raise if the settings of a checkpoint or row differ from those of its folder.
 
     Args:
       history: accepted changes of the folder's settings.
@@ -205,8 +205,8 @@ def check_trained(
     different = _decisive(changes(trained, as_read(now.as_json())))
     if different := {path: pair for path, pair in different.items() if not _among(path, accepted)}:
         raise UserError(
-            f"{what} in {folder} was trained with other settings than its {TRAINING}: {_shown(different)}. Restore "
-            f"the {TRAINING} of that run, or remove files that do not belong to this folder."
+            f"{what} in {folder} was trained with settings that differ from {TRAINING}: {_shown(different)}. Restore "
+            f"the {TRAINING} of that run, or move files that do not belong to this folder away."
         )
 
 
@@ -215,7 +215,7 @@ def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
-    # A state holds an EMA or does not.
+    # A state can only be restored if both trainings have an EMA, or neither has one.
     fixed = {
         path: (old, new)
         for path, (old, new) in decisive.items()

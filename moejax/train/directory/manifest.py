@@ -55,7 +55,7 @@ def finished_steps(folder: Path) -> list[int]:
 
 
 def finished_checkpoints(folder: Path) -> list[Path]:
-    """Return a training run's committed checkpoints by phase name, in the order of steps."""
+    """Return the folders of a training run's committed checkpoints, sorted by phase name, then by step."""
     phases = [folder / "checkpoints" / name for name in _names(folder / "checkpoints") if name != DAMAGED]
     return [phase / str(step) for phase in phases for step in finished_steps(phase)]
 
@@ -76,7 +76,7 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """Return the readable validation losses of a phase's committed checkpoints, by step."""
+    """Return the readable validation losses of a phase's committed checkpoints, keyed by step."""
     losses = {}
     for step in finished_steps(folder):
         # A checkpoint may be removed meanwhile.
@@ -95,8 +95,8 @@ def files_of(checkpoint: Path) -> list[str]:
 def hash_files(
     checkpoint: Path, names: Iterable[str], read: Callable[[int], None] = lambda size: None
 ) -> dict[str, str]:
-    """Return the SHA-256 of a checkpoint's files, by name. ``read`` is called with the number of bytes after each
-    read.
+    """Return the SHA-256 of a checkpoint's files, keyed by name. ``read`` is called after each read with the number of
+    bytes.
     """
     names = list(names)
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -123,7 +123,7 @@ def write_hashes(checkpoint: Path, process: int, processes: int, stop: threading
 
 
 def read_hashes(checkpoint: Path) -> dict[str, str]:
-    """Return the recorded hashes of a checkpoint's files, by name.
+    """Return the recorded hashes of a checkpoint's files, keyed by name.
 
     Raises:
       Damaged: a manifest cannot be read.
@@ -135,8 +135,8 @@ def read_hashes(checkpoint: Path) -> dict[str, str]:
 
 
 def damage(checkpoint: Path, hashes: Mapping[str, str] | None = None) -> str | None:
-    """Read all files of a checkpoint and describe the first error; None if there is none. ``hashes`` supplies the
-    files' actual hashes if they were computed already.
+    """Read all files of a checkpoint and return a description of the first error, or None. ``hashes`` supplies the
+    current hashes of the files if they have already been computed.
 
     Raises:
       OSError, Unreadable: the system cannot read a file.
@@ -164,9 +164,9 @@ class Verified:
     without_hash: int
     """Number of files without a recorded hash, which cannot be compared."""
     damaged: tuple[tuple[Path, str], ...]
-    """Errors of damaged checkpoints, by folder."""
+    """Folder and first error of each damaged checkpoint."""
     unreadable: tuple[str, ...]
-    """Reasons why the system could not read a folder, by folder; the folders' integrity is unknown."""
+    """Checkpoints that the system could not read, each as ``FOLDER: REASON``. They may be intact."""
 
 
 def verify(folder: Path) -> Verified:

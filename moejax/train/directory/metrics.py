@@ -1,6 +1,6 @@
-"""Write and read ``metrics.jsonl``: measurements during training, one line per step despite interruptions. Send them to
-TensorBoard or Weights & Biases (W&B) too: one run for the trunk, and one per budget, which starts with the trunk's
-lines.
+"""Write and read ``metrics.jsonl``, which has one line per logged step, also after interruptions. Optionally send the
+lines to TensorBoard or Weights & Biases (W&B). There, the trunk and every budget are separate runs; the run of a budget
+starts with the lines of the trunk.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class MetricsLog:
         self.loggers = loggers
 
     def rewind(self, phase: str, step: int, start: int) -> int:
-        """Remove the lines of a phase after ``step``, from which it resumes, and any torn last line. Damaged lines are
-        removed with a message.
+        """Remove the lines of a phase after ``step``, from which the phase resumes, and an incomplete last line.
+        Damaged lines are removed with a message.
 
         Return the last logged step of the phase; 0 if there is none.
 
@@ -162,8 +162,8 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str, Any]]:
-    """Parse the complete lines of a ``whole`` metrics file or of its end. In its end, text before the first line break
-    may be a partial line. Text after the last line break is incomplete.
+    """Parse the complete lines of a metrics file. Text after the last line break is incomplete and ignored. If the
+    content is not the ``whole`` file but its end, text before the first line break is ignored too.
 
     Raises:
       Damaged: a line is invalid.
@@ -183,7 +183,7 @@ def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[b
 
 
 def _line(content: bytes) -> dict[str, Any] | None:
-    """Parse a line; None if a field is not as ``MetricsLog`` writes it."""
+    """Parse a line; return None if a field does not have the format that ``MetricsLog`` writes."""
     line = parse_line(content, _LINE)
     if line is None or not _PHASE.fullmatch(line["phase"]):
         return None
@@ -263,7 +263,7 @@ class Logger(Protocol):
     """Destination of the log. It receives every line once the line is on disk, and is notified of removed lines."""
 
     def begin(self, phase: str, kept: Sequence[Line]) -> None:
-        """Begin or resume a phase, trunk or branch, after its ``kept`` lines in the log."""
+        """Begin or resume a phase (trunk or branch). ``kept`` has its earlier lines that are still in the log."""
         ...
 
     def write(self, line: Line) -> None:

@@ -48,7 +48,7 @@ _OF_ACCELERATORS = (
     "nvidia-cublas",
     "libtpu",
 )
-"""Python distributions that affect an accelerator's numbers, if they are installed for it."""
+"""Python packages for accelerators that affect results. Their versions are recorded if they are installed."""
 
 
 def make_row(
@@ -64,7 +64,7 @@ def make_row(
     ``moejax.laws.accounting``.
 
     Args:
-      read: the amount that the branch has read of each set of the corpus.
+      read: number of training tokens and epochs that the branch has read from each data set.
       log: lines of the metrics file.
 
     Raises:
@@ -78,7 +78,7 @@ def make_row(
         )
     counts, modules = transformer.count(training.architecture), transformer.count_mtp(training.architecture)
     branch, start = branch_name(budget_tokens), training.recipe.decay_start(budget_tokens)
-    # Skipped steps have no finite loss.
+    # Skipped steps may have a non-finite loss.
     last = [number(line["loss"]) for line in [line for line in log if line["phase"] == branch][-3:]]
     last = [loss for loss in last if math.isfinite(loss)]
     of_trunk = seconds_until(log, TRUNK, start)

@@ -52,8 +52,8 @@ def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] 
       training: the training's plain data, as returned by ``moejax.train.directory.status.read_training``.
 
     Raises:
-      UserError: a file is invalid or its row does not match its name. A row's tokens end at its budget's last whole
-        step.
+      UserError: a file is invalid, or its row does not match its name. The tokens of a row are those of its budget's
+        whole steps.
     """
     recipe = training["recipe"]
     ramp = tuple(RampStage(**stage) for stage in recipe.get("batch_ramp") or ())

@@ -65,7 +65,7 @@ class SavedState:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return the run row of the budget that ends at this checkpoint; empty if no budget ends there."""
+        """Return the run row of the budget that ends at this checkpoint, or an empty dict."""
         recipe = self.training.recipe
         ends = {branch_name(budget): budget for budget in recipe.budgets_tokens if recipe.steps(budget) == self.step}
         return (read_row(self.folder, ends[self.phase]) or {}) if self.phase in ends else {}
@@ -78,7 +78,8 @@ def is_training(path: Path) -> bool:
 
 def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
     """Return the checkpoint at a path: a training run's folder (its longest finished budget, or else the trunk), a
-    phase's folder (its newest checkpoint), or a checkpoint's folder. With ``verify``, all its files are read.
+    phase's folder (its newest checkpoint), or a checkpoint's folder. With ``verify``, compare its files with their
+    hashes.
 
     Raises:
       UserError: there is no checkpoint.
@@ -104,8 +105,8 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
 
 
 def check_saved(saved: SavedState, hashes: Mapping[str, str] | None = None) -> None:
-    """Raise ``UserError`` if a checkpoint differs from what was written, or belongs to another training run. ``hashes``
-    supplies its files' actual hashes if they were computed already.
+    """Raise ``UserError`` if a checkpoint is damaged, or belongs to another training run. ``hashes`` supplies the
+    current hashes of its files if they have already been computed.
     """
     if wrong := damage(saved.place, hashes):
         raise UserError(f"{saved.place} differs from what was written: {wrong}; {_REMEDY}.")
@@ -117,10 +118,10 @@ def write_saved_weights(
     saved: SavedState, out: Path, *, ema: bool = False, progress: StageCallback = lambda name, done, total: None
 ) -> list[str]:
     """Write a checkpoint's parameters and expert bias in float32, and the tokenizer; return the tokenizer's files. With
-    ``ema``, the parameters are their exponential moving average.
+    ``ema``, write the exponential moving average of the parameters instead.
 
     Raises:
-      UserError: ``out`` exists already, or the checkpoint does not match its training's architecture or has no moving
+      UserError: ``out`` exists already, the checkpoint does not match its training's architecture, or it has no moving
         average.
     """
     if ema and not saved.training.recipe.ema_decay:
@@ -184,7 +185,7 @@ def _owner(path: Path) -> Path | None:
 
 
 def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
-    # With its document delimiter tokens in the format of transformers.
+    # Also write the document delimiter tokens in the format of transformers.
     tokenizer = saved_tokenizer(saved)
     if tokenizer is None:
         return []
@@ -223,8 +224,8 @@ def tokenizer_beside(weights: Path) -> JsonTokenizer | None:
 
 
 def _sets(saved: SavedState) -> list[Path]:
-    """Return the possible folders of the tokens, which the training, its study, or the user in advance may have
-    prepared.
+    """Return the folders that may contain the prepared tokens. The training, its study or the user may have prepared
+    them.
     """
     data, study = saved.training.recipe.data, saved.folder.absolute().parent.parent
     folders = [saved.folder / "data", *([study / "data"] if (study / "study.json").is_file() else [])]

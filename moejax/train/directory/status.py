@@ -43,14 +43,14 @@ class Status:
     """Reason for an interruption or a failure."""
     phase: str | None
     step: int | None
-    """Step of the phase; for a branch it includes the trunk's part."""
+    """Last logged step of the phase. Steps of a branch are counted from the start of the trunk."""
     steps_done: int
     """Number of steps done in trunk and branches."""
     total_steps: int | None
     tokens: int | None
     """Number of tokens read up to ``step``."""
     budget_tokens: int
-    """Budget at the end of the phase; the largest one for the trunk."""
+    """Budget at which the phase ends. For the trunk, the largest budget."""
     loss: float | None
     """Loss of the last logged batch, in nats per token."""
     validation_loss: float | None
@@ -58,7 +58,7 @@ class Status:
     """Speed in the last lines of the log."""
     mfu: float | None
     eta_seconds: float | None
-    """Remaining time at that speed, while the training runs."""
+    """Remaining time at the current speed; None unless the training is running."""
     silent_seconds: float | None
     """Time since the last update."""
     last_checkpoint: dict[str, Any] | None
@@ -70,7 +70,7 @@ class Status:
     """Number of attempts."""
     goodput: float | None
     seconds: dict[str, float]
-    """Seconds by time bucket, over all attempts: ``moejax.train.directory.attempts``."""
+    """Seconds over all attempts, keyed by time bucket (``moejax.train.directory.attempts.TIME_BUCKETS``)."""
     memory_bytes: int | None
     memory_peak_bytes: int | None
     layers: dict[str, list[Any]] | None
