@@ -48,12 +48,12 @@ def test_the_help_names_every_command(capsys):
 def test_help_and_the_page_give_every_exit_status(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out.split("exit status:")[1]
-    table = Path("docs/commands.md").read_text().split("| exit status | |\n")[1].split("\n\n")[0]
+    table = Path("docs/commands.md").read_text().split("| exit status | meaning |\n")[1].split("\n\n")[0]
     statuses = re.findall(r"^\| (\d+) ", table, re.M)
     assert sorted(statuses) == ["0", "1", "130", "2", "75"]
     assert all(re.search(rf"\b{status} [a-z]", shown) for status in statuses)
     of_one = re.search(r"\| 1 \|.*", Path("docs/commands.md").read_text())
-    assert "a check that failed" in of_one[0]
+    assert "a failed check" in of_one[0]
     assert "1 a bug in moejax or a failed check" in shown
 
 

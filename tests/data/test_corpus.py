@@ -259,7 +259,7 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
 def test_a_part_is_kept_in_the_folder_of_the_data_and_nowhere_else(text_folder, name):
     mixture = (WeightedSource(name=name, source=str(text_folder), weight=1.0),)
     with pytest.raises(
-        UserError, match=r"data\.mixture.*name.*(it names a folder: use letters|give the part another name)"
+        UserError, match=r"data\.mixture.*name.*(it names a folder: use only letters|give the part another name)"
     ):
         DataConfig(mixture=mixture, **SMALL).check()
 

@@ -34,6 +34,7 @@ from moejax.laws.mixtures.five_factor import ZHAO_2025, active_experts_range, sh
 from moejax.laws.predict import predict
 from moejax.laws.search import argmin_between
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS
+from moejax.wording import in_command
 
 CHAPTER, ZHAO, REPEATS = "effective_params:chapter-002", "five_factor:zhao-2025", "data_constrained:muennighoff-2023"
 
@@ -255,8 +256,11 @@ def test_a_fit_to_runs_of_accepted_units_is_drawn_with_them_and_a_table_is_asked
         runs.to_csv(tmp_path / name, index=False)
     shutil.copy(own_fit / "fit.json", tmp_path)
     assert len(find_available(str(tmp_path / "fit.json")).runs) == 36
-    with pytest.raises(
-        UserError, match=r"runs.csv: .*pass --trust-units. moejax explore does not have .* --save-mapping"
+    with (
+        in_command(),
+        pytest.raises(
+            UserError, match=r"runs.csv: .*pass --trust-units. moejax explore does not have .* --save-mapping"
+        ),
     ):
         find_available(str(tmp_path / "runs.csv"))
 

@@ -150,7 +150,7 @@ def test_a_result_that_names_a_law_from_elsewhere_is_not_loaded():
 def test_a_file_that_is_no_fit_is_a_sentence(tmp_path):
     path = tmp_path / "fit.json"
     path.write_text("[1]")
-    with pytest.raises(ValueError, match="written by something else; fit again"):
+    with pytest.raises(ValueError, match="written by another program; fit again"):
         FitResult.load(path)
 
 

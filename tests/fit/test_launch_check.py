@@ -106,7 +106,9 @@ def test_too_few_or_too_similar_proxies_are_named(kept, names):
     failed = {check.name: check.outcome for check in found.checks if check.holds is False}
     assert names <= set(failed)
     for name in names:
-        assert not name.startswith("G,") or "a factor of 32; if only active parameters must" in failed[name]
+        assert (
+            not name.startswith("G,") or "a factor of 32; if the chapter means only active parameters" in failed[name]
+        )
 
 
 def outcomes(law, exact, design, models):

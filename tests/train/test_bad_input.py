@@ -64,7 +64,7 @@ DATA = {
     "a tokenizer that is not there": (["data.tokenizer=nowhere.json"], "nowhere.json"),
     "another tokenizer than a set's": (
         ["data.source={place}/bytes", "data.tokenizer={place}/other.json"],
-        "was prepared with the tokenizer bytes (257 tokens). Remove data.tokenizer, or prepare the set again with the",
+        "(257 tokens). Remove data.tokenizer, or prepare the set again with",
     ),
     "tokens beyond the vocabulary": (
         ["data.source={place}/large"],

@@ -57,7 +57,7 @@ def _distinct(best: DataFrame) -> DataFrame:
     """Keep only the best of runs whose FLOPs are equal within ``EQUAL``, for example after rounding of tokens."""
     flops = column(best, "flops")
     keeps = [i + 1 == len(flops) or flops[i + 1] > (1 + EQUAL) * flops[i] for i in range(len(flops))]
-    return best[keeps]
+    return best[np.asarray(keeps, bool)]
 
 
 def _by_class(table: DataFrame) -> list[Series]:
