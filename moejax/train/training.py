@@ -402,8 +402,7 @@ def choose_hyperparameters(training: Training) -> Chosen:
         batch = 2 ** max(0, round(math.log2(best / length))) * length
         recipe = replace(recipe, batch_tokens=batch)
         lines.append(
-            f"  batch_tokens = {batch:,}: the law's {best:,.0f}, with the number of sequences of {length} tokens rounded "
-            "to a power of two"
+            f"  batch_tokens = {batch:,}: the law's {best:,.0f}, rounded so that a batch has a power of two of sequences"
         )
     elif not best / OTHER_BATCH <= recipe.batch_tokens <= best * OTHER_BATCH:
         lines.append(
