@@ -26,7 +26,7 @@ COMMANDS = {
     "explore": "open a page with sliders for published laws and your own fits",
     "design": "choose an architecture for a budget: sizes, shape, tokens, shadow prices",
     "leverage": "compare the compute that two families of models need for the same loss",
-    "ranges": "find nearly optimal ranges of active experts, shared share and active share under a five-factor law",
+    "ranges": "find nearly optimal ranges of a model's MoE settings under a five-factor law",
     "predict": "predict the loss of a model by published laws",
     "count": "count parameters, FLOPs and memory of a model",
     "laws": "list laws with their papers and constants",

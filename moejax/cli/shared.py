@@ -531,8 +531,8 @@ class ExportableOptions(ConfigOptions):
 
     exportable: str | None = option(
         None,
-        "exit before training if no class of transformers (or of FAMILY) can load this architecture; hf:moejax also "
-        "accepts architectures that moejax convert writes with custom code",
+        "exit before training if no class of transformers (with FAMILY: not that class) can load this architecture; "
+        "hf:moejax also accepts architectures that moejax convert writes with custom code",
         metavar="hf[:FAMILY]",
     )
 

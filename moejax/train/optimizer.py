@@ -227,7 +227,7 @@ class GuardConfig:
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda guard: not 0 < guard.spike <= 1,
-            "guard.spike is {self.spike}; it must be above 1, or 0 to skip no spikes.",
+            "guard.spike is {self.spike}; it must be above 1, or 0 to accept every finite gradient norm.",
         ),
     )
 

@@ -154,8 +154,8 @@ class TrainingRun:
         if known["sha256"] != text.sha256:
             raise UserError(
                 f"{self.folder} was trained on text with SHA-256 {known['sha256'][:12]}…, but {text.source} now has "
-                f"{text.sha256[:12]}… (another Python version?). Continue with the original text, or start in "
-                "another --out."
+                f"{text.sha256[:12]}…. Continue with the original text (python_stdlib depends on the Python version), "
+                "or start in another --out."
             )
         if known["tokenizer"] != text.tokenizer:
             raise UserError(

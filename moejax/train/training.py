@@ -401,7 +401,7 @@ def choose_hyperparameters(training: Training) -> Chosen:
     if open_batch:
         batch = 2 ** max(0, round(math.log2(best / length))) * length
         recipe = replace(recipe, batch_tokens=batch)
-        lines.append(f"  batch_tokens = {batch:,}: {best:,.0f} rounded to a power of two of sequences of {length}")
+        lines.append(f"  batch_tokens = {batch:,}: the law's {best:,.0f}, rounded to a power of two in sequences")
     elif not best / OTHER_BATCH <= recipe.batch_tokens <= best * OTHER_BATCH:
         lines.append(
             f"  The learning rate is for batches of {best:,.0f} tokens, but batch_tokens is "

@@ -47,7 +47,7 @@ class ConvertCommand(Command, name="convert"):
         None,
         "format to write, and the folder to read (weights, a training run, or a checkpoint in it); hf writes a "
         "checkpoint for a class of transformers or, if no class fits, with custom code (hf:moejax); hf:FAMILY, such as "
-        "hf:mixtral, writes one for the given class",
+        "hf:mixtral, writes one for that family",
         flag="to",
         metavar=("hf[:FAMILY]|weights", "PATH"),
     )

@@ -1,4 +1,4 @@
-"""Print the nearly optimal ranges of G, S and N_a/N under a five-factor law (Zhao et al.)."""
+"""Print nearly optimal ranges of active experts G, shared share S and active share N_a/N (Zhao et al.)."""
 
 from __future__ import annotations
 
