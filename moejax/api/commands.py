@@ -25,7 +25,7 @@ from moejax.experimental_design.propose import (
     recipe_of,
 )
 from moejax.fit.answers import Answers
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.fit.search.objective import Penalty
 from moejax.fit.selection.comparison import Comparison, of_the_loss
 from moejax.fit.selection.comparison import compare as compare_laws
@@ -106,7 +106,7 @@ def compare(
 
 @checked
 def decide(
-    fit: FitResult,
+    fit: FitResult | str | Path,
     runs: RunTable | None = None,
     *,
     bootstrap: Copies = 0,
@@ -117,7 +117,7 @@ def decide(
     """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
-      fit: the result of ``moejax.fit``.
+      fit: the result of ``moejax.fit``, or the file that its ``save`` or ``moejax fit --out`` wrote.
       runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame, which is
         read with the options of the fit.
       bootstrap: number of resamples of the runs for the intervals. With 0, use the bootstrap that is stored with the
@@ -134,6 +134,7 @@ def decide(
     """
     if bootstrap and runs is None:
         raise UserError("bootstrap resamples the fitted runs; pass them as runs.")
+    fit = fit if isinstance(fit, FitResult) else load_of_runs(fit)
     estimands = decision_estimands(type(fit.law), given)
     own = None if runs is None else runs_of(fit, runs)
     resampled = resampled_fits(fit, own, bootstrap, seed=seed) if bootstrap and own is not None else None

@@ -15,6 +15,7 @@ from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import PENALTIES, Penalty, named_penalty
 from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
+from moejax.fit.uncertainty.bootstrap import bootstrap as resample
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.laws import law_class
 from moejax.laws.formula_law import formula_law
@@ -22,7 +23,7 @@ from moejax.say import say
 from moejax.wording import listed, shown
 
 
-def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResult:
+def fit(runs: Any, law: Any, *, loss_law: Any = None, bootstrap: int = 0, **options: Any) -> FitResult:
     """Fit a law to runs. Intervals and prediction ranges of the result are clustered by group.
 
     Args:
@@ -32,6 +33,8 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
         coefficients of a law instance are an additional start.
       loss_law: for a score law, the loss law to chain it to, which is fitted to the same file or DataFrame.
         The result then predicts the score of a run of any size (``moejax.fit.chain``).
+      bootstrap: number of resamples of the runs by group. The fit keeps their coefficients, and all intervals of its
+        answers use them; 0 for intervals from standard errors.
       options: options of ``moejax.fit.search.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``;
         for a file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
         ``residual`` and ``delta`` as in ``moejax fit``.
@@ -50,6 +53,8 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
     """
     reading, options = _sorted(options)
     if loss_law is not None:
+        if bootstrap:
+            raise UserError("A fit with loss_law has no bootstrap; leave bootstrap out.")
         return _chained(runs, law, loss_law, reading, options)
     if reading and isinstance(runs, ReadRuns | Runs):
         raise UserError(
@@ -66,10 +71,11 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResu
     elif isinstance(law, str):
         law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else _read(runs, law, reading)
-    if isinstance(read, Runs):
-        return with_uncertainty(fit_law(law, read, **options), read)
-    result = with_uncertainty(fit_law(law, read.runs, **options), read.runs, dropped=read.dropped)
-    return replace(result, reading=read.reading)
+    own, dropped = (read, ()) if isinstance(read, Runs) else (read.runs, read.dropped)
+    result = with_uncertainty(fit_law(law, own, **options), own, dropped=dropped)
+    if isinstance(read, ReadRuns):
+        result = replace(result, reading=read.reading)
+    return replace(result, resamples=resample(result, own, bootstrap).kept()) if bootstrap else result
 
 
 def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:

@@ -149,7 +149,7 @@ PLOTS = by_name(
         draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
         example=synthetic.fitted,
-        shows="predictions and measurements of a fit, also over each input",
+        shows="predictions and measurements of a fit, also by input",
     ),
     Plot(
         name="profile",

@@ -62,7 +62,11 @@ class MeshShape:
                 )
             raise UserError(
                 f"mesh is {text}, which does not fit {where}; the axes must multiply to {devices}"
-                f" (use -1 on one axis to fill it)."
+                + (
+                    f", and {devices} is not divisible by {fixed}."
+                    if -1 in given
+                    else " (use -1 on one axis to fill it)."
+                )
             )
         return tuple(devices // fixed if size == -1 else size for size in given)
 

@@ -183,7 +183,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
             ["--law", "loss_compute", *MAPPED, "--map", "flops=Na * step * 3120000", "--starts", "hoffmann"],
             "has no values for scale",
         ),
-        (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
+        (["--law", "chinchilla", *MAPPED, "--hold-out", "width"], "have no width"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "sede=3"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--each", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--weight", "sede"], "did you mean seed"),
@@ -452,7 +452,9 @@ def test_compare_suggests_a_fit_for_extrapolation_only_of_the_law_that_it_recomm
     assert isinstance(comparison, CompareCommand)
     known = {"best": "kaplan", "tied": (), "preferred": "kaplan", "title": "", "sentence": ""}
     fit = "moejax fit runs.csv --law kaplan --bootstrap 200 --out fit"
-    assert comparison.next_step(ModelSelection(**known, trusted="kaplan")) == f"Next: {fit}"
+    trusted = comparison.next_step(ModelSelection(**known, trusted="kaplan"))
+    assert trusted.startswith(f"Next: {fit}\nThen: moejax design --law fit --flops FLOPS")
+    assert "Then" not in comparison.next_step(ModelSelection(**known, trusted="chinchilla"))
     without = comparison.next_step(ModelSelection(**known, trusted=None))
     assert without.startswith("Next: train more runs")
     assert "no law is recommended for extrapolation" in without

@@ -87,6 +87,17 @@ def test_a_predicted_run_has_the_same_range_by_every_command_and_function(fit):
 
 
 @pytest.mark.parametrize("fit", [20], ids=["bootstrap"], indirect=True)
+def test_a_bootstrap_in_python_is_that_of_the_command_and_stays_with_the_fit(fit, table, tmp_path):
+    reading = {"mapping": {"params_active": "size * 1e6"}, "loss": "val", "where": ["kept == 1"]}
+    ours = mj.fit(table, "chinchilla", starts=16, seed=3, bootstrap=20, **reading)
+    assert ours.method == FitResult.load(fit).method
+    ours.save(tmp_path / "fit.json")
+    for one in (ours, str(tmp_path / "fit.json")):
+        decided = mj.decide(one, level=LEVEL, flops=FLOPS).decisions
+        assert by_name({each.symbol: each.interval for each in decided}) == by_name(decided_by_the_command(fit))
+
+
+@pytest.mark.parametrize("fit", [20], ids=["bootstrap"], indirect=True)
 def test_resampling_again_with_the_table_reads_it_like_the_fit_and_draws_the_same_resamples(fit, table, capsys):
     loaded = FitResult.load(fit)
     wanted = by_name(decided_by_the_command(fit))

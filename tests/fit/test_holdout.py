@@ -164,6 +164,12 @@ def test_every_architecture_is_held_out_once():
     assert (np.sum([split.held_out for split in splits], axis=0) == 1).all()
 
 
+def test_flops_that_a_table_lacks_are_those_of_sizes_and_tokens():
+    rows = [{"params_active": n, "tokens": d, "loss": 3.0} for n in (1e8, 2e8, 4e8) for d in (1e9, 3e9)]
+    read = read_runs(pd.DataFrame(rows), "chinchilla")
+    assert split_by(read, "flops:7e18").held_out.tolist() == [False, False, False, False, False, True]
+
+
 def test_rows_without_weight_have_no_split_of_their_own():
     read = read_runs(FRAME.assign(count=[1, 0, 1, 1, 0, 1]), Sparsity, weight="count")
     assert [split.name for split in each_value(read, "router_type")] == ["router_type = S-Base", "router_type = RL-R"]
@@ -174,7 +180,7 @@ def test_rows_without_weight_have_no_split_of_their_own():
     [
         ("router_typ=Hash", "no router_typ to hold out by; did you mean router_type"),
         ("sparcity:0.9", "did you mean sparsity"),
-        ("flops", "no flops to hold out by"),
+        ("width", "no width to hold out by"),
         ("router_type=Bush", "No run has router_type = Bush; values: S-Base, Hash, RL-R"),
         ("router_type", "it must be a number"),
         ("note:1", "it must be a number"),

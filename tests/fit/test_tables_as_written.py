@@ -42,6 +42,8 @@ def test_dense_rows_with_empty_experts_and_totals_are_dense_and_said(empty, tota
     assert not any("drop_invalid" in note for note in read.notes)
     # They are selected as dense, too.
     assert len(read_runs(table, "chinchilla", where=["num_experts == 0"]).runs) == 4
+    renamed = table.rename(columns={"num_experts": "n_experts"})
+    assert len(read_runs(renamed, "chinchilla", where=["n_experts == 0"]).runs) == 4
 
 
 def test_dense_rows_are_said_by_the_names_of_their_models():

@@ -450,7 +450,7 @@ def test_a_figure_includes_its_file_and_caption_in_latex():
         (["zhao-16", "--format", ","], "--format ',' names no format; choose from png, svg, pdf."),
         (["loss"], "Add the folder of a training run or a study"),
         (["loss", "nowhere/nope"], "nowhere/nope has no metrics.jsonl of a training"),
-        (["loss", "nowhere", "--runs", "runs.csv"], "so --runs runs.csv is not used"),
+        (["loss", "nowhere", "--runs", "runs.csv"], "so --runs runs.csv would not be used"),
         (["nowhere", "loss"], "Unknown figure 'nowhere'"),
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "One of NAME, --paper, --list or --gallery is required"),

@@ -100,12 +100,20 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
     def next_step(self, selection: ModelSelection) -> str:
         """Return a sentence with the next command: the fit of the trusted law or, if no law is trusted, more runs."""
         if selection.trusted:
-            return f"Next: {self.next_command(selection.trusted)}"
+            return f"Next: {self.next_command(selection.trusted)}{self._then(selection.trusted)}"
         return (
             "Next: train more runs, because no law is recommended for extrapolation (moejax next proposes runs). For "
             f"predictions inside the range of these runs, fit {selection.preferred}: "
             f"{self.next_command(selection.preferred)}"
         )
+
+    def _then(self, law: str) -> str:
+        from moejax.fit.uncertainty.estimands import rules_of
+        from moejax.laws import LAWS
+
+        if law in self.form or rules_of(LAWS[law]):
+            return ""
+        return f"\nThen: moejax design --law fit --flops FLOPS, because --decide does not apply to {law}."
 
     def next_command(self, law: str) -> str:
         """Return the command that fits a law to the same rows in the same way."""

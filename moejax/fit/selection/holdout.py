@@ -21,6 +21,7 @@ from moejax.fit.selection.metrics import Metrics, errors, predict, unit_of_error
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.float64 import float64
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import Law
 from moejax.quantities import parse
@@ -279,7 +280,7 @@ def split_by(read: ReadRuns, text: str) -> Split:
 
     ``tokens`` holds out the largest fifth of its distinct values, ``sparsity:0.98`` all values of at least 0.98, and
     ``router_type=S-Base`` all runs with this value. The name is a column of the table, or else a quantity of
-    ``Design``.
+    ``Design``; without FLOPs, ``flops`` is 6 · params_active · tokens.
 
     Raises:
       UserError: the column does not exist or has no numbers to compare, or no run would be fitted or held out.
@@ -339,6 +340,8 @@ def _derived(runs: Runs, name: str) -> np.ndarray | None:
     try:
         with float64():
             value = getattr(runs.design, name, None)
+            if value is None and name == "flops":
+                value = FLOPS_PER_PARAM_AND_TOKEN * runs.design.params_active * runs.design.tokens
             return None if value is None else np.asarray(value, np.float64)
     except TypeError:
         return None

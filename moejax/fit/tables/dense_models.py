@@ -127,4 +127,7 @@ def fill_dense_rows(table: RunTable) -> None:
             f"{listed(filled)} {'is' if len(filled) == 1 else 'are'} empty in {int(rows.sum())} of {len(frame)} rows "
             f"({table.called(rows)}). These are read as dense models: 0 experts, and all parameters are active."
         )
-        table.frame = frame.assign(**filled)
+        # Conditions may name the table's own column instead of moejax's.
+        sources = ((table.mapping.get(name, table.read_from.get(name)), column) for name, column in filled.items())
+        own = {source: column for source, column in sources if source in frame.columns and source is not None}
+        table.frame = frame.assign(**filled, **own)

@@ -402,7 +402,7 @@ class Stepped:
     under these laws.
     """
 
-    laws: Any
+    laws: Law
     """A law whose coefficients are arrays: the fitted law, then one step along every axis, then one step back."""
     sizes: Float[np.ndarray, " axes"]
     uncertainty: Uncertainty
@@ -410,18 +410,18 @@ class Stepped:
     """Laws that show which numbers the runs do not determine; None if the runs determine all."""
     method = STANDARD
 
-    def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
+    def interval_of(self, answers: object, level: float = 0.9) -> Interval:
         """Return the interval (``Spread.ends``) of a positive number from its values under the laws.
 
         Raises:
           UserError: ``level`` is not between 0 and 1.
         """
         check_level(level)
-        answers = np.asarray(answers, np.float64).ravel()
-        if not np.isfinite(answers).all():
+        values = np.asarray(answers, np.float64).ravel()
+        if not np.isfinite(values).all():
             return UNKNOWN
-        middle, (after, before) = answers[:1], answers[1:].reshape(2, -1)
-        if (answers > 0).all():
+        middle, (after, before) = values[:1], values[1:].reshape(2, -1)
+        if (values > 0).all():
             after, before = middle * np.log(after), middle * np.log(before)
         contrasts = ((after - before) / (2 * self.sizes))[None]
         spread = Spread(

@@ -84,7 +84,7 @@ class _Least:
             best = best + jnp.where(inside & (bend > 0), shift * near, 0.0)
         return self._loss(law, best)
 
-    def _loss(self, law: Law, log_ratio: Any) -> Any:
+    def _loss(self, law: Law, log_ratio: jax.Array | np.ndarray | float) -> Any:
         """Return the loss at every budget for models whose sizes are multiples of the typical run's."""
         given: dict[str, Any] = {name: jnp.full(len(self.budgets), one) for name, one in self.like.items()}
         given["flops"] = jnp.asarray(self.budgets)
