@@ -114,7 +114,8 @@ def estimate_summary(
         times |= {"a step": seconds, "without any overlap": roofline.step_seconds_without_overlap}
         notes = [
             f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {steps:,} steps of this time need "
-            f"{hours:,.0f} chip-hours{cost}. These are lower bounds; measured steps take longer, and a compiled plan is more accurate."
+            f"{hours:,.0f} chip-hours{cost}. These are lower bounds. "
+            "A compiled plan is more accurate."
         ]
         columns = (Column(""), Column("roofline", lambda value: f"{value:.4g} s"))
         tables.append(Table("estimated time of a step", columns, list(times.items()), notes))
