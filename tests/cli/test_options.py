@@ -87,7 +87,7 @@ def test_every_command_has_help_with_its_options_and_an_example(name, capsys):
         flag_of(CLASSES[name], f.name) in said for f in options(CLASSES[name]) if f.metadata["help"] != "==SUPPRESS=="
     )
     if " " not in name:
-        assert f"moejax {name}" in said.split("example")[1]
+        assert f"moejax {name}" in said.split("example:")[1]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -114,7 +114,8 @@ def test_what_a_run_wrote_before_it_went_on_from_an_earlier_step_is_no_part_of_i
 
 def test_events_that_end_early_are_said(tmp_path):
     file = next((tensorboard(tmp_path / "tb") / "cosine").glob("events*"))
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    # A cut in the middle of the file may fall between two records; the last three bytes are part of one.
+    file.write_bytes(file.read_bytes()[:-3])
     notes = read_curves(tmp_path / "tb").notes
     assert any("run cosine: events are incomplete" in note for note in notes)
 
