@@ -351,7 +351,7 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
         ("recipe.batch_tokens=96", "3 sequences, which is not divisible by the 2 token shards"),
         ("recipe.data.source=nowhere", "no file or folder nowhere"),
         ("recipe.data.validation_tokens=16", "less than one sequence of 32"),
-        ("recipe.initial_weights.source=nowhere", "neither a folder of weights"),
+        ("recipe.initial_weights.source=nowhere", "neither a weights folder"),
     ],
 )
 @pytest.mark.matrix(1)
