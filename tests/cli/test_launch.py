@@ -522,8 +522,10 @@ def test_a_script_of_slurm_quotes_the_folder(printed, run_by_a_shell):
     script = printed("slurm", TINY, "--out", f"/shared/{HOSTILE}", "--chip", "cpu", "--cores", 4)
     words = run_by_a_shell(script)
     assert words[-1] == f"/shared/{HOSTILE}/slurm/%j"
-    lines = [line.partition(":")[2] for line in script.partition("# which runs")[2].splitlines()[1:]]
-    for line in filter(None, lines):
+    listed = script.partition("# Commands, by index in the array:")[2].splitlines()[1:]
+    lines = [*filter(None, (line.partition(":")[2] for line in listed))]
+    assert lines
+    for line in lines:
         command = shlex.split(line)
         assert command[command.index("--data") + 1] == f"/shared/{HOSTILE}/data"
 
