@@ -310,30 +310,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         partial.replace(path)
 
 
-def remover_of_additions(folder: Path) -> Callable[[], None]:
-    """Return a function that removes the files and folders added to ``folder`` since this call. It also removes
-    ``folder`` and its parents if they did not exist before and are empty.
-    """
-    folder = folder.absolute()
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    names = set() if new_folders else set(os.listdir(folder))
-
-    def remove() -> None:
-        # A file that cannot be removed must not hide the error that the caller reports.
-        with contextlib.suppress(OSError):
-            for child in folder.iterdir():
-                if child.name in names:
-                    continue
-                if child.is_dir() and not child.is_symlink():
-                    shutil.rmtree(child)
-                else:
-                    child.unlink()
-            for path in new_folders:
-                path.rmdir()
-
-    return remove
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as partial:

@@ -21,7 +21,6 @@ from moejax.folder import (
     only_writer,
     outputs_of,
     reading,
-    remover_of_additions,
     write_json,
     written_in,
 )
@@ -329,15 +328,3 @@ def test_files_of_one_set_appear_together_or_not_at_all(tmp_path):
     assert found() == {"a": "0", "b": "0"}
     write(2)
     assert found() == {"a": "2", "b": "2"}
-
-
-def test_only_what_was_added_to_a_folder_is_removed(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "mine").write_text("mine")
-    removers = [remover_of_additions(tmp_path / path) for path in ("there", "new/inner")]
-    (tmp_path / "new" / "inner" / "data").mkdir(parents=True)
-    (tmp_path / "new" / "inner" / "data" / "tokens").touch()
-    (tmp_path / "there" / "link").symlink_to(tmp_path / "there")
-    for remove in removers:
-        remove()
-    assert [path.name for path in tmp_path.rglob("*")] == ["there", "mine"]

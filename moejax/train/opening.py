@@ -1,16 +1,14 @@
 """Open runs: check their settings, claim and lock their folders, read their existing results, and open their data.
 
-A refused start leaves nothing in a new folder.
+All checks that need no prepared text come before the claim, so that a refused start leaves no folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -18,8 +16,8 @@ from jax.sharding import Mesh
 
 from moejax.config import dump
 from moejax.data.corpus import Corpus, check_sources, open_corpus, tokenizer_of, vocab_size_to_prepare
-from moejax.errors import CoordinatedError, UserError, out_of_memory
-from moejax.folder import HeldLock, differences, has_writer, only_writer, remover_of_additions
+from moejax.errors import UserError, out_of_memory
+from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
 from moejax.stored import Damaged, Unreadable
 from moejax.train.directory.attempts import FAILED, AttemptRecorder
@@ -56,7 +54,6 @@ def open_runs(
     """Yield the opened training runs, their mesh and their corpus. ``trainings`` pairs each training with its folder.
 
     Inside the context, the folders are locked. For unfinished runs, the time and the end of the attempt are recorded.
-    If the start is refused before the context is entered, everything written into new folders is removed.
 
     Raises:
       UserError: see ``moejax.train.loop.train``.
@@ -74,24 +71,11 @@ def open_runs(
     mesh = _checked_mesh(pairs, data_folder, group)
     with contextlib.ExitStack() as opened:
         locks: dict[Path, HeldLock] = {}
-        accepted = False
-
-        def end(
-            remove: Callable[[], None], kind: type | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None:
-            # With several processes, a timeout raises a plain UserError, which is not a refusal.
-            is_refused = isinstance(error, UserError if group.count == 1 else CoordinatedError)
-            if is_refused and not accepted:
-                remove()
 
         def claim() -> None:
             for one, place in [*owned, *pairs]:
-                is_new, remove = not (place / TRAINING).exists(), remover_of_additions(place)
                 own(place, one, accept=accept_changes, log=log)
                 locks[place] = opened.enter_context(only_writer(place))
-                if is_new:
-                    # The lock is released after the removal.
-                    opened.push(functools.partial(end, remove))
 
         group.run_on_main(claim)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
@@ -113,9 +97,7 @@ def open_runs(
                 its = run.training
                 loggers = open_loggers(its.recipe.loggers, run.folder, its.name, its.as_json())
                 run.metrics.loggers = opened.enter_context(loggers)
-        corpus = open_data(runs, data_folder, group, log)
-        accepted = True
-        yield runs, mesh, corpus
+        yield runs, mesh, open_data(runs, data_folder, group, log)
 
 
 def open_data(

@@ -71,6 +71,13 @@ DATA = {
         "vocab_size is 257, but {place}/large.npy has tokens up to 599; set vocab_size to at least 600",
     ),
 }
+FOUND_IN_THE_TEXT = {
+    "an empty file",
+    "too little to measure on",
+    "too little for a batch",
+    "another tokenizer than a set's",
+    "tokens beyond the vocabulary",
+}
 BUDGETS = {
     "of nothing": (
         ["budgets_tokens=0"],
@@ -89,7 +96,7 @@ def test_it_is_a_sentence_with_its_remedy(place, tmp_path, capsys, case):
     assert sentence.format(place=place) in said
     assert said.startswith("moejax: ")
     assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
+    assert case in FOUND_IN_THE_TEXT or not (tmp_path / "out").exists()
 
 
 def test_a_router_that_the_loss_would_not_train_is_refused_with_its_remedy(place, tmp_path, capsys):
@@ -114,13 +121,16 @@ def test_a_start_that_is_refused_leaves_its_folder_to_the_next(place, tmp_path, 
         assert sentence in capsys.readouterr().err
 
 
-def test_a_start_that_is_refused_leaves_the_folders_that_existed_and_no_others(place, tmp_path, capsys):
-    (tmp_path / "there" / "out").mkdir(parents=True)
-    words = [f"--config.recipe.data.source={place}/words", "--config.recipe.batch_tokens=1024"]
-    for folder in (tmp_path / "there" / "out", tmp_path / "new" / "out"):
-        assert main(["train", f"--config={place / 'small.py'}", "--out", str(folder), *words]) == 2
-        assert "fewer than the 32 rows that one batch needs" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.rglob("*")] == ["there", "out"]
+def test_the_tokens_of_a_refused_start_are_kept_for_the_next(place, tmp_path, capsys):
+    def start(batch_tokens):
+        words = [f"--config.recipe.data.source={place}/words", f"--config.recipe.batch_tokens={batch_tokens}"]
+        assert main(["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out"), *words]) == 2
+        assert "rows that one batch needs" in capsys.readouterr().err
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").rglob("*.npy")}
+
+    first = start(1024)
+    assert first
+    assert start(2048) == first
 
 
 def test_a_text_is_not_prepared_for_a_vocabulary_that_it_exceeds(place, tmp_path, capsys, monkeypatch):
