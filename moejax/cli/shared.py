@@ -219,31 +219,17 @@ class TableOptions(Command):
         also_told_apart_by: Sequence[str] = (),
         *,
         usual: Mapping[str, Any] | None = None,
+        quiet: bool = False,
     ) -> ReadRuns:
         """Return the runs of a table for a law or columns, and print notes about them.
 
         Args:
           usual: default options of ``read_runs``, such as those of a fit (``FitResult.reading``). Options given on the
             command line take precedence.
+          quiet: neither print notes nor save the mapping.
         """
-        from moejax.say import say
-
-        read = self.read_quietly(runs, law, also_told_apart_by, usual=usual)
-        self.keep_mapping(runs)
-        for note in read.notes:
-            say(note)
-        return read
-
-    def read_quietly(
-        self,
-        runs: Path | str,
-        law: type | Sequence[str],
-        also_told_apart_by: Sequence[str] = (),
-        *,
-        usual: Mapping[str, Any] | None = None,
-    ) -> ReadRuns:
-        """Return the runs that ``read`` returns, without printing notes."""
         from moejax.fit.tables.read_runs import read_runs
+        from moejax.say import say
 
         asked = {
             "mapping": pairs(self.map, "--map"),
@@ -258,7 +244,12 @@ class TableOptions(Command):
             "trust_units": self.trust_units,
         }
         options = {**(usual or {}), **{name: value for name, value in asked.items() if value}}
-        return read_runs(runs, law, also_told_apart_by=also_told_apart_by, **options)
+        read = read_runs(runs, law, also_told_apart_by=also_told_apart_by, **options)
+        if not quiet:
+            self.keep_mapping(runs)
+            for note in read.notes:
+                say(note)
+        return read
 
 
 @dataclass(frozen=True, kw_only=True)

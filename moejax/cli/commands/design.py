@@ -275,7 +275,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         read, optimum = None, decision.optimum
         if isinstance(known, FitResult):
             read = (
-                self.read_quietly(self.runs, type(known.law), usual=known.reading)
+                self.read(self.runs, type(known.law), usual=known.reading, quiet=True)
                 if self.runs
                 else fitted_runs(known, Path(self.law))
             )

@@ -186,7 +186,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
             columns = ReadAs(loss=fitted_column(type(result.law), self.loss), group=self.group, weight=self.weight)
             answers = Answers(notes=tuple(read.notes), standard_errors=StandardErrors.of(result, level), read=columns)
             if self.smooth:
-                best = replace(self, smooth=False).read_quietly(self.runs, law)
+                best = replace(self, smooth=False).read(self.runs, law, quiet=True)
                 sweeps = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
                 answers = replace(answers, sweeps=sweeps)
             # Write the fit first, because the following steps take long and may be stopped or fail.
@@ -263,7 +263,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         scores = self.read(self.runs, score_law)
         # If --loss names the column of the score, the losses are in the column ``loss``.
         of_losses = replace(self, loss="loss") if self.loss in score_law.outputs else self
-        losses = of_losses.read_quietly(self.runs, loss_law)
+        losses = of_losses.read(self.runs, loss_law, quiet=True)
         for note in losses.notes:
             if note not in scores.notes:
                 say(note)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.search.objective import outputs
 from moejax.fit.uncertainty.estimates import intervals
 from moejax.float64 import float64
 from moejax.interval import in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import Design, design_from, known, value_of
+from moejax.laws.design import Design, Scalar, design_from, known, value_of
 from moejax.laws.law import Law
+from moejax.laws.search import argmin_between
 from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
@@ -29,12 +30,10 @@ from moejax.run_table import DataFrame
 
 SIZES = ("params_active", "params_total", "params_embedding")
 """Fields that scale together along a budget."""
-BUDGETS, TRIED = 25, 241
-"""Number of budgets of a curve, and of sizes tried at each budget."""
-NEARER = 0.05
-"""Ratio of the spacing of the last three sizes to that of the tried sizes."""
+BUDGETS = 25
+"""Number of budgets of a curve."""
 REACH = 1e3
-"""Maximum ratio of a tried size to the runs' largest size, and of the runs' smallest size to a tried size."""
+"""Maximum ratio of a model size on a curve to the runs' largest size, and of the runs' smallest size to it."""
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
 DENSE = 1.02
@@ -64,37 +63,34 @@ class _Least:
     counted: float
     """FLOPs per token and unit of ``main``."""
     budgets: np.ndarray
-    grid: np.ndarray
-    """Logarithms of the ratios that are tried."""
-    output: str
+    ratios: tuple[float, float]
+    """Logarithms of the smallest and of the largest ratio."""
 
-    def __call__(self, law: Law) -> Any:
+    def __call__(self, law: Law) -> Array:
+        return jax.vmap(lambda budget: self._at(law, budget))(jnp.asarray(self.budgets))
+
+    def _at(self, law: Law, budget: Scalar) -> Scalar:
         if not self.sizes:
-            return self._loss(law, jnp.zeros(len(self.budgets)))
-        still, step = jax.lax.stop_gradient(law), self.grid[1] - self.grid[0]
-        tried = jax.vmap(lambda one: self._loss(still, jnp.full(len(self.budgets), one)), out_axes=1)(self.grid)
-        # A NaN is not the lowest loss.
-        at = jnp.argmin(jnp.where(jnp.isnan(tried), jnp.inf, tried), axis=1)
-        inside, best = (at > 0) & (at < len(self.grid) - 1), jnp.asarray(self.grid)[at]
-        # Two parabolas through three points give the optimum of moejax fit --decide to all printed digits.
-        for near in (step, step * NEARER):
-            low, middle, high = (self._loss(still, best + side * near) for side in (-1, 0, 1))
-            bend = low - 2 * middle + high
-            shift = jnp.clip((low - high) / (2 * jnp.where(bend > 0, bend, 1.0)), -1, 1)
-            best = best + jnp.where(inside & (bend > 0), shift * near, 0.0)
-        return self._loss(law, best)
+            return self._loss(law, budget, 0.0)
+        still = jax.lax.stop_gradient(law)
 
-    def _loss(self, law: Law, log_ratio: jax.Array | np.ndarray | float) -> Any:
-        """Return the loss at every budget for models whose sizes are multiples of the typical run's."""
-        given: dict[str, Any] = {name: jnp.full(len(self.budgets), one) for name, one in self.like.items()}
-        given["flops"] = jnp.asarray(self.budgets)
+        def loss(log_ratio: Scalar) -> Scalar:
+            tried = self._loss(still, budget, log_ratio)
+            return jnp.where(jnp.isnan(tried), jnp.inf, tried)
+
+        # By the envelope theorem, the law's lowest loss has the law's derivatives at the constant optimum.
+        return self._loss(law, budget, jax.lax.stop_gradient(argmin_between(loss, *self.ratios)))
+
+    def _loss(self, law: Law, budget: Scalar, log_ratio: Scalar) -> Scalar:
+        """Return the loss at a budget for a model whose sizes are multiples of the typical run's."""
+        given: dict[str, Scalar] = {**self.like, "flops": budget}
         if self.sizes:
             given |= {name: self.like[name] * jnp.exp(log_ratio) for name in self.sizes}
-            given["tokens"] = given["flops"] / (self.counted * given[self.main])
+            given["tokens"] = budget / (self.counted * given[self.main])
             if "unique_tokens" in self.like:
                 # The family keeps its epochs.
                 given["unique_tokens"] = given["unique_tokens"] * given["tokens"] / self.like["tokens"]
-        return outputs(law, design_from(given), self.output)
+        return law(design_from(given))
 
 
 def compute_table(
@@ -138,7 +134,7 @@ def compute_table(
                 {"kind": RUN, "family": family.label, "flops": spent[i], **_ends(float(loss[i]), np.nan, np.nan)}
                 for i in family.rows
             ]
-        least = _least(values, spent, family, budgets, output)
+        least = _least(values, family, budgets)
         for budget, *ends in zip(budgets, *_with_interval(fit, law, least, level), strict=True):
             rows.append({"kind": CURVE, "family": family.label, "flops": budget, **_ends(*ends)})
     if flops:
@@ -150,7 +146,9 @@ def _ends(loss: float, low: float, high: float) -> dict[str, float]:
     return {"loss": loss, "low": low, "high": high}
 
 
-def _with_interval(fit: FitResult | Law, law: Law, least: Callable[[Law], Any], level: float) -> tuple[np.ndarray, ...]:
+def _with_interval(
+    fit: FitResult | Law, law: Law, least: Callable[[Law], Array], level: float
+) -> tuple[np.ndarray, ...]:
     if isinstance(fit, FitResult) and fit.uncertainty is not None:
         return intervals(fit, least, level)[:3]
     with float64():
@@ -186,19 +184,18 @@ def _families(values: dict[str, np.ndarray], spent: np.ndarray) -> list[_Family]
     return families
 
 
-def _least(
-    values: dict[str, np.ndarray], spent: np.ndarray, family: _Family, budgets: np.ndarray, output: str
-) -> _Least:
+def _least(values: dict[str, np.ndarray], family: _Family, budgets: np.ndarray) -> _Least:
     like, sizes = family.like, [name for name in SIZES if name in values]
     main = "params_active" if "params_active" in like else "params_total"
     # FLOPs counted layer by layer are a multiple of 6·N·D; the curve keeps the run's multiple.
     counted = FLOPS_PER_PARAM_AND_TOKEN
     if {"flops", "tokens"} <= {*like} and sizes:
         counted = like["flops"] / (like[main] * like["tokens"])
-    grid = np.zeros(1)
+    ratios = (0.0, 0.0)
     if sizes:
-        grid = np.log(np.geomspace(values[main].min() / REACH, values[main].max() * REACH, TRIED) / like[main])
-    return _Least(like, sizes, main, counted, budgets, grid, output)
+        smallest, largest = values[main].min() / REACH, values[main].max() * REACH
+        ratios = (math.log(smallest / like[main]), math.log(largest / like[main]))
+    return _Least(like, sizes, main, counted, budgets, ratios)
 
 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:
