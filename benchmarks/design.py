@@ -152,7 +152,7 @@ PRICED: dict[str, tuple[Any, tuple[Constraint, ...]]] = {
 
 def main() -> None:
     """Print both tables."""
-    print("| closed form | the optimiser's relative distance |\n|---|---|")
+    print("| closed form | the optimizer's relative distance |\n|---|---|")
     for name, made in CLOSED_FORMS.items():
         distances = [f"{what} {abs(found / float(form) - 1):.0e}" for what, (found, form) in made().items()]
         print(f"| {name} | {', '.join(distances)} |", flush=True)

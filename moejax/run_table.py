@@ -84,7 +84,7 @@ COLUMNS: dict[str, RunColumn] = {
     "tokens": _size("tokens", "training tokens"),
     "unique_tokens": _size("tokens", "distinct tokens available for training, see docs/data.md"),
     "flops": _size("FLOPs", "training FLOPs, forward and backward, multi-token prediction included"),
-    "batch_tokens": _size("tokens", "tokens per optimiser step"),
+    "batch_tokens": _size("tokens", "tokens per optimizer step"),
     "sequence_length": _size("tokens", "tokens per sequence"),
     "learning_rate": _size("", "peak learning rate of the schedule"),
     "weight_decay": _share("", "decoupled weight decay"),

@@ -1,6 +1,6 @@
 """Estimate the bytes for training and serving an architecture, summed over all devices.
 
-Parameters, gradients and optimiser state are exact. Activations are a lower bound for the backward pass: the inputs of
+Parameters, gradients and optimizer state are exact. Activations are a lower bound for the backward pass: the inputs of
 every matmul and gated unit, with fused attention, so that no score is stored. Programs with less fusion keep more
 activations (automatic differentiation of a gated unit keeps six values instead of three). Use these numbers to compare
 designs; the compiled program determines the actual memory.

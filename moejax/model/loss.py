@@ -30,7 +30,7 @@ class LossWeights:
     balance_loads: Annotated[str, one_of(BALANCE_LOADS)] = "batch"
     """Expert loads that weight the probabilities in the balance loss. "batch" uses the loads of the same batch. This is
     exact, but with microbatches all except the first need a second forward pass, because gradients depend on the loads
-    (see ``moejax.train.step``). "previous_step" uses the loads of the previous optimiser step, and uniform loads at the
+    (see ``moejax.train.step``). "previous_step" uses the loads of the previous optimizer step, and uniform loads at the
     first step. It needs no second pass and does not depend on the number of microbatches, but the gradient lags one
     step behind. The logged balance loss always uses the loads of the batch."""
     sequence_balance: Scale = 0.0
@@ -38,7 +38,7 @@ class LossWeights:
     router_z: Scale = 0.001
     """Weight of the mean squared logsumexp of the router's logits."""
     expert_bias_rate: Scale = 0.001
-    """Step size of the expert bias per optimiser step, for architectures with an expert bias instead of a balance
+    """Step size of the expert bias per optimizer step, for architectures with an expert bias instead of a balance
     loss."""
     mtp: Scale = 0.3
     """Weight of the multi-token prediction losses: the mean over modules of their cross-entropy and router losses. This

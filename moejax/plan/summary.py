@@ -173,7 +173,7 @@ def _memory(plan: Plan) -> Table:
     memory = plan.memory
     rows = [
         ["parameters", memory.parameters],
-        ["optimiser state", memory.optimizer_state],
+        ["optimizer state", memory.optimizer_state],
         ["averages, counters, batch", memory.other_state + memory.batch],
     ]
     if memory.temporaries:  # XLA does not always state them for a program that it refuses.

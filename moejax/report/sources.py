@@ -167,7 +167,7 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
     limit = float(memory["limit"]) or float("nan")
     bytes_of = {
         "parameters": memory["parameters"],
-        "optimiser": memory["optimizer_state"],
+        "optimizer": memory["optimizer_state"],
         "gradients, activations, buffers": max(memory["temporaries"], memory.get("evaluation", 0)),
         "the rest": memory["other_state"] + memory["batch"] + memory["program"],
     }

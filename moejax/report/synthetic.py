@@ -107,9 +107,9 @@ def attempts() -> pd.DataFrame:
 def plans() -> pd.DataFrame:
     """Return memory and step time of three meshes by part."""
     memory = {
-        "fsdp 64": {"parameters": 11e9, "optimiser": 33e9, "activations": 26e9, "collectives": 4e9},
-        "fsdp 16 × expert 4": {"parameters": 11e9, "optimiser": 33e9, "activations": 17e9, "collectives": 3e9},
-        "fsdp 8 × expert 8": {"parameters": 22e9, "optimiser": 66e9, "activations": 12e9, "collectives": 3e9},
+        "fsdp 64": {"parameters": 11e9, "optimizer": 33e9, "activations": 26e9, "collectives": 4e9},
+        "fsdp 16 × expert 4": {"parameters": 11e9, "optimizer": 33e9, "activations": 17e9, "collectives": 3e9},
+        "fsdp 8 × expert 8": {"parameters": 22e9, "optimizer": 66e9, "activations": 12e9, "collectives": 3e9},
     }
     time = {
         "fsdp 64": {"compute": 0.31, "all-gather": 0.21, "all-to-all": 0.0},

@@ -250,7 +250,7 @@ def unknown_options(router: str, given: dict[str, object]) -> list[str]:
 def update_bias(
     bias: Float[Array, "*layers experts"], counts: Int[Array, "*layers experts"], rate: float | Array
 ) -> Float[Array, "*layers experts"]:
-    """Update the expert bias after an optimiser step: add ``rate`` for experts below the mean load, subtract it above.
+    """Update the expert bias after an optimizer step: add ``rate`` for experts below the mean load, subtract it above.
 
     This is Algorithm 1 of Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", but the update's mean over experts is
     subtracted, so that the mean bias does not drift. ``counts`` must be summed over all microbatches of the step and

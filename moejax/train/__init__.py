@@ -1,4 +1,4 @@
-"""Training: data, state, step, loop, optimiser, schedule, checkpoint, metrics, mesh.
+"""Training: data, state, step, loop, optimizer, schedule, checkpoint, metrics, mesh.
 
 Calling the package, as ``moejax.train(…)``, calls ``moejax.api.commands.train``.
 """

@@ -42,7 +42,7 @@ def test_a_plan_is_tables_and_json(capsys, tmp_path):
     words = ["--topology", "cpu:8", "--mesh", "fsdp=2,expert=2,tensor=2", "--remat", "full", "--out", str(tmp_path)]
     assert run(*words) == 0
     said = capsys.readouterr().out
-    for part in ("tiny on cpu:8: 8 chips, fsdp=2 expert=2 tensor=2", "optimiser state", "all-reduce", "remat full"):
+    for part in ("tiny on cpu:8: 8 chips, fsdp=2 expert=2 tensor=2", "optimizer state", "all-reduce", "remat full"):
         assert part in said
     assert run(*words, "--json") == 0
     data = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Every closed form of an optimum comes out of the general optimiser."""
+"""Every closed form of an optimum comes out of the general optimizer."""
 
 import importlib.util
 from pathlib import Path
@@ -30,7 +30,7 @@ chosen = TABLE.chosen
 
 @pytest.mark.parametrize("name", TABLE.CLOSED_FORMS)
 @pytest.mark.matrix(3)
-def test_a_closed_form_comes_out_of_the_optimiser(name):
+def test_a_closed_form_comes_out_of_the_optimizer(name):
     pairs = TABLE.CLOSED_FORMS[name]()
     assert pairs
     for what, (found, form) in pairs.items():

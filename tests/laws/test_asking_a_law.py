@@ -131,7 +131,7 @@ def test_a_dense_model_can_be_asked_of_laws_of_experts():
         assert predict(law, dense).loss == predict(law, one).loss
 
 
-def test_asking_a_law_loads_neither_models_nor_tables_nor_optimisers():
+def test_asking_a_law_loads_neither_models_nor_tables_nor_optimizers():
     code = "import sys, moejax.laws.predict, moejax.laws; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"flax", "pandas", "matplotlib", "jaxopt", "optax", "scipy.optimize", "moejax.fit"} & set(loaded)

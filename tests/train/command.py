@@ -126,7 +126,7 @@ def _read(state, name):
 
 
 def assert_same_training(found, expected):
-    """Parameters, optimiser state, log and data order, bit for bit, and nothing logged twice."""
+    """Parameters, optimizer state, log and data order, bit for bit, and nothing logged twice."""
     assert logged(found) == logged(expected)
     steps = [(line["phase"], line["step"]) for line in logged(found)]
     assert len(set(steps)) == len(steps)

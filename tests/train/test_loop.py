@@ -140,7 +140,7 @@ def test_a_skipped_step_at_the_end_of_a_branch_is_no_part_of_its_row(training, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["muon", "previous_step"])
-def test_with_another_optimiser_or_older_loads_too_and_it_goes_on_on_another_mesh(training, trained, tmp_path, change):
+def test_with_another_optimizer_or_older_loads_too_and_it_goes_on_on_another_mesh(training, trained, tmp_path, change):
     recipe = dataclasses.replace(on_one_device(training).recipe, budgets_tokens=(2048,))
     if change in OPTIMIZERS:
         recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, name=change))

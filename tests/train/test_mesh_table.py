@@ -83,7 +83,7 @@ def tiny(training, router, communication):
 
 
 def trained(training, sizes):
-    """Metrics of every step, the optimiser's moments after the first, the state after the last and its evaluation."""
+    """Metrics of every step, the optimizer's moments after the first, the state after the last and its evaluation."""
     devices = jax.devices()[: int(np.prod(sizes))]
     mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=devices)
     program, dice = make_program(training, mesh), np.random.default_rng(0)

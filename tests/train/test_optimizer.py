@@ -1,4 +1,4 @@
-"""Optimisers against Optax's own, and what they do to which parameter."""
+"""Optimizers against Optax's own, and what they do to which parameter."""
 
 import dataclasses
 from typing import Any
@@ -145,7 +145,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(field, value):
 
 @pytest.mark.parametrize("moments", MOMENT_TYPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parameters_do(training, name, moments):
+def test_every_optimizers_program_is_made_and_its_moments_lie_where_their_parameters_do(training, name, moments):
     mesh = make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2))
     program = make_program(with_optimizer(training, name, moments), mesh)
     shardings = jax.tree_util.tree_leaves_with_path(program.shardings.optimizer)

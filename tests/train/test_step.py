@@ -224,7 +224,7 @@ def test_a_document_is_predicted_from_itself_alone(training):
     assert 0 < float(alone[0]) < 4 * 2 * np.log(257)
 
 
-def test_the_expert_bias_moves_once_a_step_against_the_loads_and_outside_the_optimiser(training):
+def test_the_expert_bias_moves_once_a_step_against_the_loads_and_outside_the_optimizer(training):
     training = changed(training, {"router": "sigmoid_topk", "expert_bias": True})
     state, metrics = steps(training, [TOKENS])
     bias = np.asarray(state.expert_bias)

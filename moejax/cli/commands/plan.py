@@ -172,7 +172,7 @@ def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
         fitting = remedies(training, topology, process.plan, progress=show)
     memory = plan.memory
     parts = (
-        f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
+        f"parameters {format_bytes(memory.parameters, 3)}, optimizer {format_bytes(memory.optimizer_state, 3)}, "
         f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
     )
     what = f"{excess(plan).removesuffix('.')} ({parts})."
