@@ -12,17 +12,21 @@ import pytest
 
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
+from moejax.laws.mixtures.effective_params import CHAPTER_002
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAID = re.compile(r"^print\(.*?\)  # (-?[\d.]+)", re.MULTILINE)
 
 
-def table():
-    """Twenty runs whose losses a law gives: the reader's ``runs.csv``."""
+def table(page):
+    """Twenty runs of a law: the reader's ``runs.csv``. On the page ``notebook``, half of them are MoE models."""
     active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 1e9, 5), np.geomspace(2e9, 4e10, 4)))
-    exact = [float(HOFFMANN_2022(Design(params_active=n, tokens=d))) for n, d in zip(active, tokens, strict=True)]
+    sizes, law = {"params_active": active}, HOFFMANN_2022
+    if page == "notebook":
+        sizes["params_total"], law = active * np.where(np.arange(len(active)) % 2, 8.0, 1.0), CHAPTER_002
+    exact = np.asarray(law(Design(**sizes, tokens=tokens)))
     noise = np.exp(0.003 * np.random.default_rng(0).normal(size=len(exact)))
-    return pd.DataFrame({"params_active": active, "tokens": tokens, "loss": np.asarray(exact) * noise})
+    return pd.DataFrame({**sizes, "tokens": tokens, "loss": exact * noise})
 
 
 @pytest.mark.docs
@@ -40,7 +44,7 @@ def test_the_python_of_a_page_runs_and_prints_what_stands_beside_it(page, tmp_pa
     blocks = BLOCK.findall(Path(f"docs/{page}.md").read_text())
     assert blocks
     monkeypatch.chdir(tmp_path)
-    table().to_csv("runs.csv", index=False)
+    table(page).to_csv("runs.csv", index=False)
     names: dict = {}
     for text in blocks:
         said = io.StringIO()

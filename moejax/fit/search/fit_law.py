@@ -360,7 +360,8 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
     if missing := [name for name in objective.law.inputs if value_of(runs.design, name) is None]:
         raise UserError(
             f"{called(objective.law)} reads {', '.join(objective.law.inputs)}, but the runs have no "
-            f"{', '.join(missing)}."
+            f"{', '.join(missing)}. If a column of the table has these values, read it with "
+            f"{argument('mapping', dict.fromkeys(missing, 'COLUMN'))}."
         )
     for name in objective.law.inputs:
         values = np.asarray(value_of(runs.design, name))
