@@ -359,7 +359,7 @@ def design(
       law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
         ``FitResult``.
       hold: fixed values, such as ``{"expansion": 16}``.
-      range: smallest and largest values, such as ``{"granularity": (1, 8)}``.
+      range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
       like: architecture that gives the proportions that the law does not read.
       shape: True to search over shapes with exact counts, instead of over sizes first.
       within: increase of the loss in nats per token that defines the flat region.

@@ -166,7 +166,6 @@ def draw(
             handles=[known[name] for name in names],
             loc="outside lower center",
             ncols=legend_columns(names),
-            handlelength=1.8,
             columnspacing=1.4,
         )
     return drawing, rows

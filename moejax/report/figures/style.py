@@ -119,6 +119,8 @@ RC: dict[Any, Any] = {
     "text.parse_math": False,
     "legend.frameon": False,
     "legend.fontsize": 8,
+    # A whole period of every line style.
+    "legend.handlelength": 3.4,
     "lines.linewidth": 1.6,
     "lines.markersize": 5,
     "figure.facecolor": "none",
@@ -139,7 +141,7 @@ CHARACTERS = 105
 
 def legend_columns(names: Sequence[str], width_inches: float = WIDTH_INCHES) -> int:
     """Return the number of columns of a legend that fit a figure's width."""
-    fits = int(CHARACTERS * width_inches / WIDTH_INCHES // (max(map(len, names)) + 7))
+    fits = int(CHARACTERS * width_inches / WIDTH_INCHES // (max(map(len, names)) + 9))
     columns = max(1, min(len(names), fits))
     lines = -(-len(names) // columns)
     return -(-len(names) // lines)
