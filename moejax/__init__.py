@@ -25,6 +25,7 @@ _OFFERED = {
     "predict": "moejax.laws.predict",
     "read_curves": "moejax.fit.curves.read_curves",
     "read_runs": "moejax.fit.tables.read_runs",
+    "report": "moejax.report",
     "show": "moejax.report.render",
     "speedup": "moejax.api.commands",
     "train": "moejax.train",

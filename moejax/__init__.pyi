@@ -8,6 +8,7 @@ from moejax.api.commands import next_runs as next_runs
 from moejax.api.commands import plan as plan
 from moejax.api.commands import speedup as speedup
 from moejax.api.commands import train as train
+from moejax.api.report import report as report
 from moejax.architecture import Architecture as Architecture
 from moejax.design.decide import design as design
 from moejax.fit.curves.loss_curves import fit_curves as fit_curves

@@ -20,7 +20,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.json_text import json_text
-from moejax.wording import shown
+from moejax.wording import argument, shown
 
 WRITTEN = ".moejax-written"
 """File in a folder with the names and hashes of the files that moejax wrote there, one JSON list per line."""
@@ -50,6 +50,12 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def fit_in(source: Path) -> Path:
+    """Return the path of the fit in a folder that ``moejax fit`` wrote; return any other path unchanged."""
+    fit = source / "fit.json"
+    return fit if is_file(fit) and not (source / "study.json").exists() else source
 
 
 @contextlib.contextmanager
@@ -84,7 +90,9 @@ def check_replaceable(path: Path) -> None:
         return
     # Path.resolve fails for a link that points to itself.
     if Path(os.path.realpath(path)) in _INPUTS.get():
-        raise UserError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
+        raise UserError(
+            f"{path} is read by this command and would be replaced by its results; choose another {argument('out')}."
+        )
     if (place := _recorded_at(path)) is None:
         return
     folder, name = place

@@ -95,6 +95,7 @@ Steps = Annotated[int, whole(1, INT32)]
 Copies = Annotated[int, whole(0, 1_000_000)]
 """Number of objects to create or keep."""
 RESAMPLES = whole(10, 100_000)
+Resamples = Annotated[int, RESAMPLES]
 """Number of bootstrap resamples. With fewer, the bounds of an interval are the extreme resamples themselves."""
 LEVEL = NumberRange(0, 0.9999, without_low=True)
 """Coverage of an interval."""

@@ -34,6 +34,8 @@ NOT_SET = "not set by the data"
 """Text of a coefficient that does not affect the prediction of any run."""
 OF_ANOTHER = "of another output"
 """Text of a coefficient that does not affect the fitted output."""
+LOW_HIGH = ("low", "high")
+"""Keys of the bounds of an interval, in the DataFrame of a table with one interval per row."""
 
 Write = Callable[[Any], str] | str
 
@@ -51,6 +53,10 @@ class Column:
     """True if the column holds words, which are left-aligned and may be wrapped."""
     symbol: bool = False
     """True if the column holds letters of a formula, such as ``alpha_N``, which LaTeX sets as mathematics."""
+    keys: tuple[str, ...] = ()
+    """Names of the column in DataFrames and JSON, by default its name and unit; several names if its values are
+    ``Written`` tuples, such as ``LOW_HIGH`` for an interval.
+    """
     value: Callable[[Any], Any] | str = ""
     """Path of an attribute of a row's object, such as ``fit.metrics.mae``; a key if the row is a mapping; or a function
     of the object. See ``Table.of``.
@@ -97,10 +103,15 @@ def columns_of(row: type) -> list[Column]:
 
 @dataclass(frozen=True)
 class Written:
-    """A value in a column of mixed quantities, with its displayed text."""
+    """A value with its displayed text, such as a number in a column of mixed quantities."""
 
     value: Any
+    """A number, or a tuple with a value per key of the column; None if unknown."""
     text: str
+
+
+BLANK = Written(None, "")
+"""An empty cell."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +159,13 @@ class Shown:
         """Return the answer as titled tables, warnings and notes, which ``moejax.show`` prints."""
         raise NotImplementedError
 
+    def glance(self) -> Result:
+        """Return the tables of ``repr``, which contains only stored numbers: by default the summary."""
+        return self.summary()
+
     def to_frame(self, table: str | None = None) -> DataFrame:
         """Return the main table of ``summary()``, or the table with the title ``table``, as a DataFrame. Column names
-        contain units.
+        contain units. An interval has the columns ``low`` and ``high``; unknown numbers are NaN.
 
         Raises:
           UserError: no table has this title.
@@ -203,7 +218,7 @@ class Result(Shown):
     main: int | str = 0
     """The main table: its title, or its index among the tables with columns."""
     for_latex: Sequence[Table] = ()
-    """The tables that LaTeX shows; empty for the main table."""
+    """The tables that LaTeX shows, with their notes; empty for the main table without notes."""
     data: Any = None
     """Output of ``--json``: a mapping, or a dataclass (``moejax.json_text.finite``); None to use the tables."""
 

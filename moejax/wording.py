@@ -81,6 +81,7 @@ _OPTIONS = {
     "most": "--k",
     "mapping": "--map",
     "fixed": "--fix",
+    "table": "--runs",
 }
 """Options whose Python arguments have different names, keyed by the argument."""
 _LISTS = ("where", "best_by")

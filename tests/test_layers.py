@@ -78,7 +78,7 @@ MAY_IMPORT = {
     }
     | {"experimental_design", "fit", "model", "routing", "laws"}
     | BASE,
-    "api": {"api", "papers", "report", "experimental_design", "plan", "train", "fit", "laws"} | BASE,
+    "api": {"api", "papers", "report", "experimental_design", "plan", "study", "train", "fit", "laws"} | BASE,
     "reference": {"reference", "papers", "report", "study", "train", "laws"} | BASE,
     "__main__": {"cli"} | BASE,
 }

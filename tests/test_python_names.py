@@ -17,6 +17,7 @@ import moejax as mj
 from moejax.errors import UserError
 from moejax.fit.search.starts import Sobol
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.report.render import latex_text
 from moejax.result import Column, Result, Table
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
@@ -31,6 +32,7 @@ OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Archite
         "next_runs",
         "plan",
         "plot",
+        "report",
         "train",
         "Study",
     ),
@@ -62,7 +64,7 @@ def test_a_name_that_is_not_offered_is_none():
 
 
 def test_a_package_can_be_called_and_imported_from():
-    for name in ("fit", "design", "plan", "train"):
+    for name in ("fit", "design", "plan", "report", "train"):
         package = importlib.import_module(f"moejax.{name}")
         assert getattr(mj, name) is package
         assert callable(package)
@@ -122,7 +124,7 @@ def test_the_help_of_every_function_lists_arguments_and_an_example():
             if where is mj.plot and (one.__module__ != "moejax.api.plot" or name == "figure_of"):
                 continue
             text = inspect.getdoc(one) or ""
-            assert "Args:" in text, name
+            assert ("Args:" in text) == bool(inspect.signature(one).parameters), name
             assert "Example:\n  >>> " in text, name
             described = text.partition("Args:")[2]
             for given in inspect.signature(one).parameters:
@@ -144,6 +146,54 @@ def test_a_repr_is_a_few_lines_with_the_main_table():
     assert "y" * 70 not in shown
     assert "(1 more warning)" not in shown.splitlines()[0]
     assert len(shown.splitlines()) == 11
+
+
+def test_a_repr_shows_stored_numbers_and_computes_no_summary(table, monkeypatch):
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
+    compared = mj.compare(table, "chinchilla")
+
+    def refuse(*_):
+        raise AssertionError("a repr computes a summary")
+
+    for cls in (type(fit), type(compared)):
+        monkeypatch.setattr(cls, "summary", refuse)
+    first, heads, *rows, _ = repr(fit).splitlines()
+    assert first == "FitResult: Chinchilla, fitted to 24 runs – Coefficients"
+    assert heads.split() == ["coefficient", "symbol", "value", "meaning"]
+    assert [row.split()[0] for row in rows] == [*fit.coefficients]
+    assert "chinchilla" in repr(compared)
+
+
+NUMBER = re.compile(r"\[?[-+]?\d+(\.\d+)?(e[-+]?\d+)?\b")
+
+
+def test_every_number_of_a_frame_is_a_number(table):
+    read = mj.read_runs(table, ("params_active", "tokens"))
+    fit = mj.fit(read, "chinchilla", starts=Sobol(count=32))
+    decided = mj.decide(fit, flops=1e22)
+    answers = {
+        "fit": fit,
+        "decisions": decided,
+        "comparison": mj.compare(read, ["chinchilla", "loss = E + A/N^alpha"]),
+        "design": mj.design(fit, flops=1e22),
+        "speedup": mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24),
+        "prediction": mj.predict("chinchilla", params_active=7e9, tokens=2e12),
+        "runs": read.summary(),
+    }
+    for name, answer in answers.items():
+        for shown in answer.summary().tables:
+            if not shown.columns:
+                continue
+            frame = answer.to_frame(shown.title)
+            texts = frame.select_dtypes(exclude="number")
+            numbers = {column: one for column in texts for one in texts[column] if NUMBER.match(str(one))}
+            assert not numbers, (name, shown.title)
+    frame = fit.to_frame()
+    assert frame[["low", "high"]].to_numpy() == pytest.approx(fit.conf_int()[["low", "high"]].to_numpy(), nan_ok=True)
+    row = decided.to_frame().set_index("decided").iloc[0]
+    assert (row["low"], row["high"]) == (decided.decisions[0].interval.low, decided.decisions[0].interval.high)
+    assert {"behind", "low", "high"} <= {*answers["comparison"].to_frame()}
+    assert {"flat_low", "flat_high", "low", "high"} <= {*answers["design"].to_frame()}
 
 
 def test_a_prediction_takes_a_design_or_its_fields():
@@ -198,6 +248,7 @@ def test_laws_are_compared_and_drawn_from_a_table(table, tmp_path):
     compared = mj.compare(read, ["chinchilla", "loss = E + A/N^alpha"])
     assert list(compared.to_frame()["law"]) == ["chinchilla", "loss = E + A/N^alpha"]
     assert "Laws compared" in compared._repr_html_()
+    assert latex_text(compared.verdict) in compared.to_latex()
     assert compared.plot(read).save(tmp_path / "compared.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(UserError, match=r"give what moejax\.read_runs returned"):
         compared.plot()
@@ -261,6 +312,19 @@ def test_a_figure_of_loss_against_compute_reads_a_table_and_has_the_level_that_i
     assert all(rows == by_read for rows in others)
     for runs in (table, None):
         assert "Bands are 50% intervals" in mj.plot.loss_vs_compute(fit, runs, flops=1e22, level=0.5).caption
+
+
+def test_a_named_figure_asks_for_arguments_of_python(table):
+    with pytest.raises(UserError, match=r"mj\.plot\.named\('loss-vs-compute', runs, law=fit\), or synthetic=True"):
+        mj.plot.named("loss-vs-compute")
+    with pytest.raises(UserError, match=r"give one as `table`, or synthetic=True"):
+        mj.plot.named("restarts")
+    with pytest.raises(UserError, match=r"mj\.plot\.names\(\) lists all"):
+        mj.plot.named("los-vs-compute")
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
+    assert mj.plot.named("loss-vs-compute", table, law=fit).rows == mj.plot.loss_vs_compute(fit, table).rows
+    assert mj.plot.influence(fit, table, "params_exponent").rows
+    assert "loss-vs-compute" in [*mj.plot.names().to_frame()["name"]]
 
 
 @pytest.mark.slow

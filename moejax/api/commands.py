@@ -74,8 +74,8 @@ def compare(
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       laws: names, formulas such as ``"loss = E + A/N^alpha"``, or classes; by default every loss law that the
         columns allow.
-      hold_out: rules as in ``--hold-out``: ``tokens`` for the runs with the most tokens, ``tokens:1e10`` for runs with
-        at least 1e10 tokens, ``model=large`` for one model.
+      hold_out: one rule or several: ``tokens`` for the runs with the most tokens, ``tokens:1e10`` for runs with at
+        least 1e10 tokens, ``model=large`` for one model.
       folds: number of additional cross-validation folds; 0 for none.
       fixed: coefficients to hold fixed, in every law that has them.
       penalty: penalty of the residuals (``moejax.fit.search.objective``); by default a Huber loss.

@@ -1,18 +1,23 @@
-"""Draw figures of results and runs, and every figure of ``moejax plot`` by name.
+"""Draw figures of results and runs, and every figure of the gallery by name.
 
 Each function returns a ``Figure``: a notebook displays it, ``save("figure.pdf")`` writes it, ``rows`` has its data and
 ``drawing`` is the Matplotlib figure.
+
+The argument ``runs`` is the result of ``moejax.read_runs``, or a file or DataFrame, which is read with the options of
+the fit. Functions raise ``UserError`` if the runs cannot be read or lack an input of the law.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from moejax.api.checked import checked
-from moejax.api.read_table import RunTable, read_table, runs_of
+from moejax.api.read_table import RunTable, read_of, read_table, runs_of
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
@@ -29,22 +34,47 @@ from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import Figure, styled
 from moejax.report.figures.predictions import compared_laws
-from moejax.report.plots import chosen, draw, example_of, inputs_of
-from moejax.run_table import DataFrame, read_as_it_is
+from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
+from moejax.result import Column, Result, Table
+from moejax.run_table import DataFrame
+from moejax.say import say
+from moejax.wording import did_you_mean
+
+
+def names() -> Result:
+    """Return the names of all figures of ``named``, with their contents, laws and the columns of their tables.
+
+    Example:
+      >>> mj.plot.names().to_frame()
+    """
+    return Result(tables=[Table.of("Figures", NAMES, ALL.values())])
+
+
+NAMES = (
+    Column("name", value="name"),
+    Column("shows", words=True, value="shows"),
+    Column("source", words=True, value="source"),
+    Column("law", value="law"),
+    Column("columns of its table", words=True, value=lambda plot: ", ".join(plot.columns)),
+    Column("needs a table", value=lambda plot: plot.needs_table),
+)
+"""Columns of ``names``; each row is a ``Plot``."""
 
 
 def named(
     name: str,
-    table: str | Path | pd.DataFrame | None = None,
+    table: RunTable | None = None,
     *,
     law: FitResult | Law | None = None,
     synthetic: bool = False,
 ) -> Figure:
-    """Draw the figure with this name in ``moejax plot --list``.
+    """Draw the figure with this name in the gallery or in ``moejax.plot.names()``.
+
+    Figures of a fit and its runs have functions: ``moejax.plot.loss_vs_compute``, ``fit``, ``profile`` and ``starts``.
 
     Args:
       name: the figure's name, such as ``runs`` or ``zhao-3``.
-      table: a file or DataFrame with the figure's columns; some figures draw a law without a table.
+      table: a run table, or a table with the columns that ``names`` lists; some figures draw a law without a table.
       law: a fit or law of the figure's class, to draw instead of the published constants.
       synthetic: True to draw a figure that needs a table from synthetic data.
 
@@ -52,7 +82,9 @@ def named(
       UserError: there is no such figure, or its table is missing or lacks columns.
 
     Example:
-      >>> mj.plot.named("loss", synthetic=True).save("loss.pdf")
+      >>> mj.plot.named("chinchilla", law=mj.fit("runs.csv", "chinchilla")).save("chinchilla.pdf")
+      >>> mj.plot.named("runs", "runs.csv")
+      >>> mj.plot.named("loss-vs-compute", synthetic=True)
     """
     plots = chosen([name], ALL)
     if len(plots) > 1:
@@ -60,8 +92,33 @@ def named(
     (plot,) = plots
     if synthetic and plot.needs_table:
         return draw(plot, example_of(plot))
-    frame = table if table is None or isinstance(table, pd.DataFrame) else read_as_it_is(table)
-    return draw(plot, inputs_of(plot, law=law.law if isinstance(law, FitResult) else law, table=frame))
+    bare = law.law if isinstance(law, FitResult) else law
+    frame = _table_of(plot, table, bare)
+    if plot.name in OF_A_FIT and (frame is None or not {*plot.columns} <= {*frame}):
+        if table is None or not isinstance(law, FitResult):
+            raise UserError(
+                f"{plot.name} shows a fit and its runs; give both, as mj.plot.named({plot.name!r}, runs, law=fit), or "
+                "synthetic=True to see the figure with synthetic data."
+            )
+        return OF_A_FIT[plot.name](law, table)
+    return draw(plot, inputs_of(plot, law=bare, table=frame))
+
+
+def _table_of(plot: Plot, table: RunTable | None, law: Law | None) -> DataFrame | None:
+    """Return the table of a figure; for figures of laws that are fitted to runs, it is computed from the runs."""
+    if table is None:
+        return None
+    if isinstance(table, ReadRuns):
+        frame = table.frame
+    else:
+        frame = table if isinstance(table, pd.DataFrame) else sources.read(plot.name, Path(table))
+    if plot.from_runs is None or {*plot.columns} <= {*frame}:
+        return frame
+    read = read_table(table, plot.from_runs.reads, {})
+    counted, note = plot.from_runs.count(read.runs, read.frame)
+    if note:
+        say(note)
+    return plot.from_runs.table(counted, None, law)
 
 
 def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
@@ -69,10 +126,7 @@ def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
     Args:
       fit: the result of ``moejax.fit``.
-      runs: the fitted runs, or a file or DataFrame to read.
-
-    Raises:
-      UserError: the runs cannot be read, or lack an input of the law.
+      runs: the fitted runs.
 
     Example:
       >>> mj.plot.fit(fit, "runs.csv").save("fit.pdf")
@@ -88,7 +142,7 @@ def loss_vs_compute(
 
     Args:
       fit: a fit, or a loss law, which has no intervals.
-      runs: the fitted runs, or a file or DataFrame to read; without runs the curve is for dense models, and ``flops``
+      runs: the fitted runs; without runs the curve is for dense models, and ``flops``
         is required.
       flops: the target budget.
       level: coverage of the intervals.
@@ -116,10 +170,7 @@ def profile(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
     Args:
       fit: the result of ``moejax.fit``.
-      runs: the fitted runs, or a file or DataFrame to read.
-
-    Raises:
-      UserError: the runs cannot be read, or lack an input of the law.
+      runs: the fitted runs.
 
     Example:
       >>> mj.plot.profile(fit, "runs.csv")
@@ -132,15 +183,34 @@ def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
     Args:
       fit: the result of ``moejax.fit``.
-      runs: the fitted runs, or a file or DataFrame to read.
-
-    Raises:
-      UserError: the runs cannot be read, or lack an input of the law.
+      runs: the fitted runs.
 
     Example:
       >>> mj.plot.starts(fit, "runs.csv")
     """
     return _drawn("starts", evidence.starts_table(fit, _runs_of(runs, fit)))
+
+
+def influence(fit: FitResult, runs: RunTable, estimand: str | None = None) -> Figure:
+    """Plot the runs with the most influence on a coefficient.
+
+    Args:
+      fit: the result of ``moejax.fit``.
+      runs: the fitted runs.
+      estimand: name of the coefficient; by default the last.
+
+    Raises:
+      UserError: the fit has no such coefficient.
+
+    Example:
+      >>> mj.plot.influence(fit, "runs.csv", "params_exponent")
+    """
+    read, estimands = read_of(fit, runs), evidence.coefficients(fit)
+    name = estimand or next(reversed(estimands))
+    if name not in estimands:
+        raise UserError(f"The fit has no coefficient {name!r}; {did_you_mean(name, estimands)}")
+    table = evidence.influence_table(fit, read.runs, name, estimands[name], evidence.labels(read))
+    return _drawn("influence", table)
 
 
 def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
@@ -168,11 +238,11 @@ def plan(plan: Plan) -> Figure:
     return _drawn("plan", sources.of_plan(as_data(plan)))
 
 
-def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
+def runs(runs: RunTable) -> Figure:
     """Plot loss against training FLOPs with the frontier.
 
     Args:
-      runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
+      runs: the runs.
 
     Raises:
       UserError: the table has no column loss, or does not determine the FLOPs.
@@ -180,7 +250,7 @@ def runs(runs: str | Path | pd.DataFrame | ReadRuns) -> Figure:
     Example:
       >>> mj.plot.runs("runs.csv")
     """
-    return named("runs", runs.frame if isinstance(runs, ReadRuns) else runs)
+    return named("runs", runs)
 
 
 def loss(*folders: str | Path) -> Figure:
@@ -218,6 +288,16 @@ def figure_of(answer: FitResult | Comparison | Plan | ReadRuns, given: ReadRuns 
     if isinstance(answer, Comparison) and isinstance(given, ReadRuns):
         return comparison(answer, given)
     raise UserError("The figure shows the fitted runs; give what moejax.read_runs returned, as plot(runs).")
+
+
+OF_A_FIT: dict[str, Callable[[FitResult, Any], Figure]] = {
+    "fit": fit,
+    "influence": influence,
+    "loss-vs-compute": loss_vs_compute,
+    "profile": profile,
+    "starts": starts,
+}
+"""Functions that draw the figures of a fit and its runs, keyed by figure name."""
 
 
 def _drawn(name: str, table: DataFrame) -> Figure:

@@ -36,6 +36,11 @@ def read_table(
     return read
 
 
+def read_of(fit: FitResult, runs: RunTable) -> ReadRuns:
+    """Return the runs of a fit as ``ReadRuns``; a file or DataFrame is read with the options of the fit."""
+    return runs if isinstance(runs, ReadRuns) else read_table(runs, type(fit.law), fit.reading)
+
+
 def runs_of(fit: FitResult, runs: RunTable) -> Runs:
     """Return the runs of a fit; a file or DataFrame is read with the options of the fit."""
-    return runs.runs if isinstance(runs, ReadRuns) else read_table(runs, type(fit.law), fit.reading).runs
+    return read_of(fit, runs).runs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from moejax.cli.options import Command, option
 from moejax.errors import UserError
-from moejax.folder import is_file
+from moejax.folder import fit_in
 from moejax.quantities import parse, parse_whole_number
 from moejax.ranges import RESAMPLES, FormulaLength, Level, NumberRange, PositiveShare, Quantity, whole
 from moejax.run_sources.source import source
@@ -85,12 +85,6 @@ def split_names(text: str | None, option: str) -> list[str]:
     if text is not None and not names:
         raise UserError(f"{option} {text!r} contains no name; give column names, or leave it out.")
     return names
-
-
-def fit_in(source: Path) -> Path:
-    """Return the path of the fit in a folder that ``moejax fit`` wrote; return any other path unchanged."""
-    fit = source / "fit.json"
-    return fit if is_file(fit) and not (source / "study.json").exists() else source
 
 
 def law_or_fit(text: str) -> str:

@@ -12,6 +12,7 @@ from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
 from moejax.laws.law import Law
+from moejax.wording import shown
 
 SHARES = ("sparsity", "shared_share", "activation_ratio")
 """Variables that are shares of the experts, at most 1."""
@@ -39,6 +40,27 @@ class Constraint:
 def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
     """Return constraints that fix quantities at the given values."""
     return tuple(Constraint(name=name, low=float(value), high=float(value)) for name, value in given.items())
+
+
+def bounded(given: Mapping[str, tuple[float, float]]) -> tuple[Constraint, ...]:
+    """Return constraints that bound quantities, each by its smallest and its largest value.
+
+    Raises:
+      UserError: the bounds of a quantity are not two numbers in ascending order.
+    """
+    constraints = []
+    for name, bounds in given.items():
+        try:
+            low, high = map(float, bounds)
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not low < high:
+            raise UserError(
+                f"The range of {name} is {shown(bounds)}; give the smallest and the largest value, such as "
+                f'range={{"{name}": (1, 10)}}.'
+            )
+        constraints.append(Constraint(name=name, low=low, high=high))
+    return tuple(constraints)
 
 
 def restated(constraint: Constraint, law: Law, space: Space) -> Constraint:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
 from moejax.design.build import Built, build, config_text, max_tokens_within, measured, training_settings
-from moejax.design.constraint import Constraint, held, restated
+from moejax.design.constraint import Constraint, bounded, held, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
 from moejax.design.problem import Optimum, Problem, of_sizes, optimise
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
@@ -345,7 +345,9 @@ def design(
     law: Any,
     *,
     hold: Mapping[str, float | int] | None = None,
+    range: Mapping[str, tuple[float, float]] | None = None,
     like: Architecture | None = None,
+    shape: bool = False,
     within: float = 0.001,
     level: float = 0.9,
     **at_most: float | int,
@@ -357,7 +359,9 @@ def design(
       law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
         ``FitResult``.
       hold: fixed values, such as ``{"expansion": 16}``.
+      range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
       like: architecture that gives the proportions that the law does not read.
+      shape: True to search over shapes with exact counts, instead of over sizes first.
       within: increase of the loss in nats per token that defines the flat region.
       level: coverage of the intervals, which are computed only for a fit.
       at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
@@ -373,11 +377,13 @@ def design(
     """
     known = published(law) if isinstance(law, str) else law
     constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
-    constraints += held(hold or {})
+    constraints += [*held(hold or {}), *bounded(range or {})]
     if not constraints:
         raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
     # A published set and a fit contain a law.
     bare: Any = getattr(known, "law", known)
     problem = of_sizes(bare, tuple(constraints))
+    if shape:
+        problem = of_shapes(problem, like)
     ranged = known if isinstance(known, Ranged) else None
     return decide(problem, like=like, within=within, known=ranged, level=level)

@@ -25,7 +25,7 @@ from moejax.laws.design import design_from
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law
 from moejax.laws.predict import check_experts
-from moejax.wording import listed
+from moejax.wording import listed, option_hint
 
 SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
 """Coordinates that vary within a set of designs; all others are fixed."""
@@ -162,9 +162,10 @@ def _loss_of(cls: type[FormulaLaw]) -> tuple[Callable[[Any, Mapping[str, float],
         return at_flops, tuple(name for name in cls.inputs if name != "flops")
     rule = next((rule for rule in cls.decides if f"optimal_{target}" in rule.gives), None)
     if rule is None:
+        budget = option_hint(", or give its budget, such as --budget 'C = 6*N*D'")
         raise UserError(
-            f"The formula {cls.formula.text!r} reads no flops, but leverage needs the cost of a design; fit the "
-            f"formula with --budget, such as --budget 'C = 6*N*D'."
+            f"The formula {cls.formula.text!r} reads no flops, but leverage needs the cost of a design; fit a formula "
+            f"of flops{budget}."
         )
     spent, *held = rule.given
     return lambda law, given, log: rule.decide(law, **{spent: jnp.exp(log)}, **given)[f"optimal_{target}"], tuple(held)

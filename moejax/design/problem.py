@@ -20,7 +20,7 @@ from moejax.float64 import float64
 from moejax.laws.active_params import ActiveParams
 from moejax.laws.law import Law
 from moejax.minimise import sobol
-from moejax.wording import option_hint
+from moejax.wording import argument
 
 STARTS = 8
 SAME = 1e-6
@@ -101,8 +101,8 @@ class Problem:
                 if MEASURES[name].of(candidate, self.assumptions) is None:
                     asked = next((c.said for c in self.constraints if c.name == name and c.said), name)
                     raise UserError(
-                        f"{asked} cannot be constrained: {reads}, and these do not determine it. Choose a shape"
-                        f"{option_hint(' (--shape)')}, or leave the constraint out."
+                        f"{asked} cannot be constrained: {reads}, and these do not determine it. Search over "
+                        f"shapes ({argument('shape', True)}), or leave the constraint out."
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:

@@ -21,7 +21,7 @@ from moejax.laws.budget.peak_rate import PeakRate, counted, peak_rate
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import AS_DENSE, beyond_in_words
 from moejax.quantities import format, format_bytes
-from moejax.result import Column, Result, Table, Written
+from moejax.result import BLANK, LOW_HIGH, Column, Result, Table, Written
 from moejax.wording import argument, listed, option_hint
 
 SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
@@ -102,23 +102,30 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
     of_shape = {} if built is None or shape is None or shape is optimum else shape.values
     names = [name for name in dict.fromkeys([*of_sizes, *to_train]) if name != output]
 
-    def cell(values: Mapping[str, float], name: str) -> Written | str:
+    def cell(values: Mapping[str, float], name: str) -> Written:
         value = values.get(name, 0.0)
         if name not in values or not (value or name in of_sizes):
-            return ""
+            return BLANK
         return Written(value, f"{value:.5f}" if name == output else in_units(name, value))
 
     rows = []
     for name in [*names, output]:
         around, interval = flat.get(name), decision.intervals.get(name)
         written = functools.partial(in_units, name)
-        ends = f"{written(around.low)} – {written(around.high)}" if around else ""
+        near, likely = BLANK, BLANK
+        if around:
+            near = Written((around.low, around.high), f"{written(around.low)} – {written(around.high)}")
+        if interval:
+            likely = Written((interval.low, interval.high), interval.ends(written))
         cells = [cell(values, name) for values in (to_train, of_shape, of_sizes)]
-        if any(cells):
-            rows.append([name, *cells, ends, interval.ends(written) if interval else ""])
-    likely = f"{in_percent(decision.level)} interval of sizes alone, {decision.by}"
-    heads = ("", "to train", "unrounded shape", "sizes alone", f"within {decision.within:g}", likely)
-    return Table("The optimum", [Column(head) for head in heads], rows, notes)
+        if any(one is not BLANK for one in cells):
+            rows.append([name, *cells, near, likely])
+    columns = [
+        *map(Column, ("", "to train", "unrounded shape", "sizes alone")),
+        Column(f"within {decision.within:g}", keys=("flat_low", "flat_high")),
+        Column(f"{in_percent(decision.level)} interval of sizes alone, {decision.by}", keys=LOW_HIGH),
+    ]
+    return Table("The optimum", columns, rows, notes)
 
 
 def _to_train(decision: DesignResult) -> list[str]:

@@ -20,7 +20,7 @@ from moejax.laws.accounting import params
 from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
-from moejax.result import NOT_DETERMINED, Column, Result, Table
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written
 from moejax.wording import argument, listed
 
 
@@ -182,21 +182,21 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
             name,
             posterior.weight,
             float(np.exp(posterior.answers[number])),
-            _deviation(proposal, name, number) if not lost[number] else "not identified by these runs",
+            Written(None, "not identified by these runs") if lost[number] else _deviation(proposal, name, number),
         ]
         for (name, posterior), lost in zip(proposal.posteriors.items(), proposal.plan.unidentified, strict=True)
     ]
     return Table(title, columns, rows)
 
 
-def _deviation(proposal: Proposal, name: str, number: int) -> float | str:
+def _deviation(proposal: Proposal, name: str, number: int) -> float | Written:
     """Return the uncertainty of an answer under a law: the fit's standard error, or the posterior's deviation."""
     if name in proposal.fits and not proposal.fits[name].converged:
-        return "unknown, because the search did not converge"
+        return Written(None, "unknown, because the search did not converge")
     if name not in proposal.standard_errors:
         return float(proposal.posteriors[name].deviations[number])
     error = float(proposal.standard_errors[name][number])
-    return error if np.isfinite(error) else NOT_DETERMINED
+    return error if np.isfinite(error) else Written(None, NOT_DETERMINED)
 
 
 def spread(deviation: float) -> str:

@@ -49,6 +49,7 @@ from moejax.laws.law import Law, coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
 from moejax.laws.scores.chained_law import ChainedLaw, chained_law
 from moejax.result import (
+    LOW_HIGH,
     NOT_DETERMINED,
     NOT_SET,
     OF_ANOTHER,
@@ -255,6 +256,23 @@ class FitResult(Plotted):
         write_json(path, self.to_json())
         return path
 
+    @property
+    def _title(self) -> str:
+        return f"{type(self.law).__name__}, fitted to {counted(self.metrics.runs, 'run')}"
+
+    def glance(self) -> Result:
+        """Return the coefficients, without standard errors and warnings, which need computation."""
+        about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
+        columns = [Column("coefficient"), Column("symbol"), Column("value", ".8g"), Column("meaning", words=True)]
+        rows = [
+            [name, about[name]["symbol"], value, about[name]["meaning"]] for name, value in self.coefficients.items()
+        ]
+        return Result(
+            title=self._title,
+            warnings=[] if self.converged else ["The search did not converge."],
+            tables=[Table("Coefficients", columns, rows)],
+        )
+
     def summary(self, level: float = 0.9) -> Result:
         """Return the fit, its warnings, and its coefficients with standard errors and intervals at ``level``.
 
@@ -262,7 +280,7 @@ class FitResult(Plotted):
         """
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return Result(
-            title=f"{type(self.law).__name__}, fitted to {counted(self.metrics.runs, 'run')}",
+            title=self._title,
             warnings=self.warnings,
             tables=[self._quality(), self.coefficient_table(level)],
             notes=[*self._how_errors(), f"Data {self.data_hash}, seed {self.seed}; {versions}."],
@@ -564,13 +582,14 @@ class FitResult(Plotted):
             Column("symbol"),
             Column("value", ".8g"),
             Column("std err", ".3g"),
-            Column(f"{in_percent(level)} interval, {STANDARD}"),
-            Column(""),
+            Column(f"{in_percent(level)} interval, {STANDARD}", keys=LOW_HIGH),
+            Column("", keys=("verdict",)),
             Column("meaning", words=True),
         )
         rows = []
         for one in self.coefficient_rows(level):
-            ends = f"[{one.low:.4g}, {one.high:.4g}]" if math.isfinite(one.error) else None
+            known = math.isfinite(one.error)
+            ends = Written((one.low, one.high), f"[{one.low:.4g}, {one.high:.4g}]") if known else None
             rows.append([one.name, one.symbol, one.value, one.error, ends, self.state(one.name), one.meaning])
         return Table("Coefficients", columns, rows, key="coefficients")
 
@@ -621,7 +640,7 @@ class FitResult(Plotted):
             ["BIC", self.bic, ".1f"],
         ]
         cells = [[name, Written(value, Column("", write).written(value))] for name, value, write in rows]
-        return Table("Fit", (Column(""), Column("")), cells, key="fit")
+        return Table("Fit", (Column("", keys=("quantity",)), Column("", keys=("value",))), cells, key="fit")
 
     def _how_errors(self) -> list[str]:
         known, penalty = self.uncertainty, self.penalty
@@ -682,7 +701,7 @@ def check_runs_of(result: FitResult, runs: Runs) -> None:
     if not are_runs_of(result, runs):
         raise UserError(
             f"The fit was made to other runs (hash {result.data_hash}; these: {runs.data_hash}). Read the table with "
-            f"the options of the fit, such as --best-by and --where, or fit again."
+            f"the options of the fit, such as {argument('best_by')} and {argument('where')}, or fit again."
         )
 
 

@@ -22,8 +22,8 @@ from moejax.interval import Interval, in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.law import unit_of
 from moejax.quantities import format
-from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
-from moejax.wording import listed
+from moejax.result import LOW_HIGH, NOT_DETERMINED, Column, Result, Table, Written, percent
+from moejax.wording import argument, listed, option_hint
 
 
 def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) -> Result:
@@ -161,8 +161,8 @@ def _tested(tested: TestedRuns) -> Table:
     notes = [("! " if coverage.too_few else "") + coverage.sentence]
     if len(tested.runs) > len(shown):
         notes.append(
-            f"The {len(shown)} of {len(tested.runs):,} runs farthest from their prediction; held_out.csv (--out) has "
-            "all."
+            f"The {len(shown)} of {len(tested.runs):,} runs farthest from their prediction; "
+            f"held_out.csv{option_hint(' (--out)')} has all."
         )
     reasons = filter(None, dict.fromkeys(tested.runs["reason"]))
     notes += [f"! There is no range for some runs: {why}." for why in reasons]
@@ -177,11 +177,11 @@ def resampled(resamples: ResampledCoefficients) -> Table:
         Column("coefficient"),
         Column("standard deviation", ".4g"),
         Column("median", ".4g"),
-        Column(f"{in_percent(resamples.level)} interval"),
-        Column(""),
+        Column(f"{in_percent(resamples.level)} interval", keys=LOW_HIGH),
+        VERDICT,
     )
     rows = [
-        [name, one.deviation, one.middle, one.bounds("{:.4g}".format), _verdict(one)]
+        [name, one.deviation, one.middle, _bounds(one, "{:.4g}".format), _verdict(one)]
         for name, one in resamples.coefficients.items()
     ]
     notes = [f"! {resamples.few}: these intervals are too small."] if resamples.few else []
@@ -189,6 +189,14 @@ def resampled(resamples: ResampledCoefficients) -> Table:
         notes.append(_unfinished(resamples.unfinished, resamples.resamples))
     title = f"Coefficients by bootstrap of {resamples.resamples:,} resamples by {resamples.by}"
     return Table(title, columns, rows, notes, key="resamples")
+
+
+VERDICT = Column("", keys=("verdict",), value=lambda one: _verdict(one.interval))
+"""Column with ``NOT_DETERMINED`` for uninformative intervals."""
+
+
+def _bounds(interval: Interval | None, write: Callable[[float], str] = format) -> Written | None:
+    return None if interval is None else Written((interval.low, interval.high), interval.bounds(write))
 
 
 def _verdict(interval: Interval | None) -> str:
@@ -205,12 +213,12 @@ def _unfinished(unfinished: int, resamples: int) -> str:
         return f"{said}; their coefficients were still changing along directions that these runs do not determine."
     return (
         f"{said}, so the intervals show how far the searches went, and may be wider or narrower than the runs allow. "
-        f"Fix a coefficient that is not determined (--fix), or fit a law with fewer coefficients."
+        f"Fix a coefficient that is not determined ({argument('fixed')}), or fit a law with fewer coefficients."
     )
 
 
 def _sweeps(sweeps: Sweeps) -> Table:
-    columns = (Column("coefficient"), *(Column(f"{name} ({way.runs})") for name, way in sweeps.ways.items()))
+    columns = (Column("coefficient"), *_way_columns(sweeps))
     each = [way.coefficients for way in sweeps.ways.values()]
     names = dict.fromkeys(name for one in each for name in one)
     rows = [[name, *(_with_ends(one.get(name)) for one in each)] for name in names]
@@ -218,11 +226,17 @@ def _sweeps(sweeps: Sweeps) -> Table:
     return Table(title, columns, rows, key="sweeps")
 
 
-def _with_ends(one: WayCoefficient | None) -> str | None:
+def _way_columns(sweeps: Sweeps) -> Iterator[Column]:
+    for name, way in sweeps.ways.items():
+        key = name.replace(" ", "_")
+        yield Column(f"{name} ({way.runs})", keys=(key, f"{key}_low", f"{key}_high"))
+
+
+def _with_ends(one: WayCoefficient | None) -> Written | None:
     if one is None:
         return None
     low, high = ("–" if end is None else format(end) for end in (one.low, one.high))
-    return f"{format(one.value)} [{low}, {high}]"
+    return Written((one.value, one.low, one.high), f"{format(one.value)} [{low}, {high}]")
 
 
 def _decisions(decisions: Sequence[Estimate]) -> Table:
@@ -230,11 +244,13 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
     columns = (
         Column("decided", value="label"),
         Column("at", words=True, value="where"),
-        Column("value", format, value=lambda one: "no answer" if math.isnan(one.value) else one.value),
+        Column(
+            "value", format, value=lambda one: Written(one.value, "no answer") if math.isnan(one.value) else one.value
+        ),
         Column("std err", lambda value: format(value, 3), value=_error),
         Column("df", ".2g", value="degrees_of_freedom"),
-        Column(f"{in_percent(level)} interval, {by}", value=lambda one: one.interval and one.interval.bounds()),
-        Column("", value=lambda one: _verdict(one.interval)),
+        Column(f"{in_percent(level)} interval, {by}", keys=LOW_HIGH, value=lambda one: _bounds(one.interval)),
+        VERDICT,
     )
     few = dict.fromkeys((one.few, "" if one.without_interval else " by resamples") for one in decisions if one.few)
     notes = [f"! {words}: intervals{by} would be too small and are not shown." for words, by in few]
@@ -257,10 +273,10 @@ def _latex_decisions(decisions: Sequence[Estimate]) -> list[Table]:
     return [Table.of("Decisions", columns, decisions)]
 
 
-def _error(one: Estimate) -> float | str | None:
+def _error(one: Estimate) -> float | Written:
     if math.isnan(one.value) or one.error > 0:
         return one.error
-    return "at a bound" if one.at_a_bound else NOT_DETERMINED if one.reason else "not known"
+    return Written(None, "at a bound" if one.at_a_bound else NOT_DETERMINED if one.reason else "not known")
 
 
 def _reasons(answers: Sequence[Estimate | RunPrediction]) -> list[str]:
@@ -304,15 +320,15 @@ def _not_rejected(one: Profiled) -> str:
     return f"these runs reject {' and '.join(sides)} value" if sides else ""
 
 
-def _end(name: str) -> Callable[[Profiled], float | str | None]:
-    return lambda one: "open" if getattr(one, name) is None and not one.reason else getattr(one, name)
+def _end(end: float | None, one: Profiled, beyond: float) -> float | Written | None:
+    return Written(beyond, "open") if end is None and not one.reason else end
 
 
 PROFILE = (
     Column("asked", value="title"),
-    Column("low", _five, value=_end("low")),
+    Column("low", _five, value=lambda one: _end(one.low, one, -math.inf)),
     Column("value", _five, value="middle"),
-    Column("high", _five, value=_end("high")),
+    Column("high", _five, value=lambda one: _end(one.high, one, math.inf)),
     Column("level", percent(0), value="level"),
     Column("", words=True, value=_not_rejected),
 )
@@ -328,7 +344,7 @@ def _influence(influence: Sequence[Decisive]) -> Table:
     return Table("Most influential runs", columns, [row for one in influence for row in _deciding(one)], key="decisive")
 
 
-def _deciding(one: Decisive) -> Iterator[list[float | str | None]]:
+def _deciding(one: Decisive) -> Iterator[list[float | str | Written | None]]:
     if one.reason:
         yield [one.title, f"no influence. {one.reason}", None, None, None]
         return
@@ -337,4 +353,4 @@ def _deciding(one: Decisive) -> Iterator[list[float | str | None]]:
     numbers = [*zip(one.refitted, one.predicted, strict=True), (one.without_all, None)]
     for run, (refit, guess) in zip([*without, "all of these"], numbers, strict=True):
         change = refit / one.value - 1 if refit is not None and one.value else None
-        yield ["", run, "no answer" if refit is None else refit, guess, change]
+        yield ["", run, Written(None, "no answer") if refit is None else refit, guess, change]

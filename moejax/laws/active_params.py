@@ -14,6 +14,7 @@ from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.laws.design import Scalar
 from moejax.pytree import pytree
+from moejax.wording import option_hint
 
 
 class ActiveParams(Protocol):
@@ -108,6 +109,6 @@ def sentence(taken: ActiveParams) -> str:
     """Return a sentence that names a convention, for outputs that depend on it."""
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
     return (
-        f"Active parameters follow the convention {name} ({taken.meaning}). Abnar et al. give no convention; "
-        f"choose one with --active-convention."
+        f"Active parameters follow the convention {name} ({taken.meaning}). Abnar et al. give no convention"
+        f"{option_hint('; choose one with --active-convention')}."
     )

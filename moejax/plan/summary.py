@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moejax.plan.search import ways
 from moejax.plan.step_time import model_flops
 from moejax.quantities import format, format_bytes
-from moejax.result import Column, Result, Table, percent
+from moejax.result import Column, Result, Table, Written, percent
 
 if TYPE_CHECKING:
     from moejax.plan.analytic_estimate import AnalyticEstimate
@@ -259,7 +259,7 @@ def _time(plan: Plan, price: float | None) -> Table:
         ],
         [
             "MFU",
-            *(f"{mfu:.1%}" for mfu in (plan.mfu, plan.mfu_of_program_floor, plan.mfu_of_program_cycles)),
+            *(Written(mfu, f"{mfu:.1%}") for mfu in (plan.mfu, plan.mfu_of_program_floor, plan.mfu_of_program_cycles)),
             "of the dense bfloat16 peak",
         ],
         [
@@ -284,7 +284,7 @@ def _time(plan: Plan, price: float | None) -> Table:
             f"{format(plan.evaluation_tokens)} tokens, limited by {evaluation.limited_by}",
         ],
     ]
-    seconds = Column("", lambda value: value if isinstance(value, str) else f"{value:.4g} s")
+    seconds = Column("", lambda value: f"{value:.4g} s")
     names = ("roofline", "program at least", "by XLA's cycles")
     columns = [Column(""), *(replace(seconds, name=name) for name in names), Column("of", words=True)]
     if not plan.has_cycles:

@@ -19,7 +19,7 @@ from moejax.report.findings import (
     parts,
     versions,
 )
-from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, columns_of, percent, size
+from moejax.result import LOW_HIGH, NOT_DETERMINED, Column, Result, Table, Written, columns_of, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
@@ -286,7 +286,7 @@ def coefficients(law: FittedLaw) -> Table:
         Column("coefficient", value=str),
         Column("symbol", value=lambda name: about[name]["symbol"]),
         Column("fitted", format, value=law.fit.coefficients.get),
-        Column("bootstrap, 90 %", value=lambda name: _bounds(law.intervals[name])),
+        Column("bootstrap, 90 %", keys=LOW_HIGH, value=lambda name: _bounds(law.intervals[name])),
         Column("median", format, value=lambda name: law.intervals[name].middle),
         Column("", words=True, value=lambda name: _verdict(name, law)),
         Column("meaning", words=True, value=lambda name: about[name]["meaning"]),
@@ -295,8 +295,8 @@ def coefficients(law: FittedLaw) -> Table:
     return Table.of(f"Coefficients of {law.name}", columns, law.fit.coefficients, notes)
 
 
-def _bounds(interval: Interval) -> Written:
-    return Written([interval.low, interval.high], _ends(interval, format))
+def _bounds(interval: Interval, write: Callable[[float], str] = format) -> Written:
+    return Written((interval.low, interval.high), _ends(interval, write))
 
 
 def _verdict(name: str, law: FittedLaw) -> str:
@@ -306,6 +306,10 @@ def _verdict(name: str, law: FittedLaw) -> str:
     if interval.undefined > 0:
         return f"no answer in {interval.undefined:.1%} of resamples"
     return NOT_DETERMINED if interval.uninformative else ""
+
+
+def _range(low: float, high: float, write: str) -> Written:
+    return Written((low, high), f"[{low:{write}}, {high:{write}}]")
 
 
 def _ends(interval: Interval, write: Callable[[float], str]) -> str:
@@ -327,19 +331,22 @@ def decision_table(decision: ComputeOptimum) -> Table:
     checked, intervals = decision.checked, decision.intervals
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
 
-    def ends(name: str) -> str:
-        return _ends(intervals[name], lambda value: number(name, value, 3))
+    def ends(name: str) -> Written:
+        return _bounds(intervals[name], lambda value: number(name, value, 3))
+
+    def written(name: str, value: float) -> Written:
+        return Written(value, number(name, value))
 
     def verdict_of(name: str) -> str:
         return NOT_DETERMINED if intervals[name].uninformative and not decision.few else ""
 
     columns = (
         Column("", value=VARIABLES.get),
-        Column("closed form", value=lambda name: number(name, checked.value[name])),
+        Column("closed form", value=lambda name: written(name, checked.value[name])),
         Column("jax.grad", words=True, value=lambda name: autodiff.get(name, "")),
-        Column("numerical argmin", value=lambda name: number(name, checked.numeric[name])),
-        Column("bootstrap, 90 %", words=True, value=ends),
-        Column("", words=True, value=verdict_of),
+        Column("numerical argmin", value=lambda name: written(name, checked.numeric[name])),
+        Column("bootstrap, 90 %", words=True, keys=LOW_HIGH, value=ends),
+        Column("", words=True, keys=("verdict",), value=verdict_of),
     )
     verdict = "algebra checked" if checked.holds else "CLOSED FORM NOT CONFIRMED"
     beyond = f"{decision.extrapolation:.2g} times the largest trained"
@@ -386,7 +393,9 @@ def annealed_tables(findings: Findings) -> list[Table]:
         "by the column is_predicted; the laws here are fitted only to measured rows."
         + (f" It has {more} more predictions." if more else "")
     )
-    span = Column(f"{LEVEL:.0%} range", value=lambda row: f"[{row['loss_low']:.4f}, {row['loss_high']:.4f}]")
+    span = Column(
+        f"{LEVEL:.0%} range", keys=LOW_HIGH, value=lambda row: _range(row["loss_low"], row["loss_high"], ".4f")
+    )
     predicted = runs_table(
         "Annealed losses at untrained budgets",
         annealed.predicted.head(MOST_PREDICTED),
@@ -438,11 +447,15 @@ def downstream_tables(findings: Findings) -> list[Table]:
     columns = (
         Column("task", words=True, value="task"),
         Column("scores", value=lambda one: len(errors(one))),
-        Column("error", value=lambda one: _span(errors(one))),
+        Column("error", keys=("error_low", "error_high"), value=lambda one: _span(errors(one))),
         Column("form", value=lambda one: one.fit and one.link),
         Column("R²", ".3f", value="fit.metrics.r_squared"),
         Column("transfer, nats", "+.3f", value="transfer.middle"),
-        Column("90 %", value=lambda one: one.transfer and f"[{one.transfer.low:+.3f}, {one.transfer.high:+.3f}]"),
+        Column(
+            "90 %",
+            keys=LOW_HIGH,
+            value=lambda one: one.transfer and _range(one.transfer.low, one.transfer.high, "+.3f"),
+        ),
         Column("at equal loss", words=True, value="verdict"),
     )
     links = downstream.links
@@ -458,7 +471,8 @@ def downstream_tables(findings: Findings) -> list[Table]:
 
 
 def _span(errors: DataFrame) -> Written:
-    return Written(errors.min(), f"{errors.min():.1f} to {errors.max():.1f}")
+    low, high = float(errors.min()), float(errors.max())
+    return Written((low, high), f"{low:.1f} to {high:.1f}")
 
 
 def _scores_table(scores: DataFrame) -> Table:

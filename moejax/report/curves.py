@@ -34,7 +34,7 @@ from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
 from moejax.report.figures.figure import write_figure
 from moejax.report.figures.loss_curves import fitted_curves
-from moejax.result import Column, Result, Table, percent
+from moejax.result import BLANK, LOW_HIGH, Column, Result, Table, Written, percent
 from moejax.stored import write_json
 from moejax.train.schedule import DECAYS, WarmupStableDecay
 from moejax.wording import counted, did_you_mean, listed
@@ -228,7 +228,7 @@ def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
     columns = (
         Column("schedule", words=True, value="schedule"),
         Column("loss", ".4f", value="loss"),
-        Column(f"{in_percent(level)} range", value=_range),
+        Column(f"{in_percent(level)} range", keys=LOW_HIGH, value=_range),
         Column("beyond", ".3g", value="beyond"),
         Column("in", words=True, value="beyond_in"),
         Column("why no range", words=True, value="reason"),
@@ -237,8 +237,9 @@ def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
     return Table.of("Loss at the end of a schedule, nats/token", columns, rows)
 
 
-def _range(last: dict[str, Any]) -> str:
-    return "" if last["reason"] or not np.isfinite(last["low"]) else f"[{last['low']:.4f}, {last['high']:.4f}]"
+def _range(last: dict[str, Any]) -> Written:
+    low, high = last["low"], last["high"]
+    return BLANK if last["reason"] or not np.isfinite(low) else Written((low, high), f"[{low:.4f}, {high:.4f}]")
 
 
 def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
@@ -272,11 +273,16 @@ def _best_table(best: BestSchedule, gains: Mapping[str, tuple[float, float, floa
         Column("schedule"),
         Column("loss", ".4f"),
         Column("best schedule is lower by", ".4f"),
-        Column(f"{in_percent(level)} interval, {STANDARD}"),
+        Column(f"{in_percent(level)} interval, {STANDARD}", keys=LOW_HIGH),
     )
-    rows = [["best", best.loss, None, ""]]
+    rows: list[list[Any]] = [["best", best.loss, None, BLANK]]
     rows += [
-        [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]" if math.isfinite(low) else None]
+        [
+            name,
+            best.others[name][1],
+            gain,
+            Written((low, high), f"[{low:.4f}, {high:.4f}]") if math.isfinite(low) else None,
+        ]
         for name, (gain, low, high) in gains.items()
     ]
     steps = len(best.rates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +12,8 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit import summary as fit_summary
 from moejax.fit.answers import Answers, ReadAs
-from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
-from moejax.fit.selection.metrics import rmse_named, unit_of_errors
+from moejax.fit.fit_result import FitResult, are_runs_of, load_of_runs, read_by_this_version, read_plain
+from moejax.fit.selection.metrics import predict, rmse_named, unit_of_errors
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.json_text import fields
 from moejax.laws.predict import published
@@ -30,9 +30,33 @@ FIGURES = 6
 """Maximum number of the law's named figures."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportedFit:
+    """A fit with its answers and runs, for a report."""
+
+    fit: FitResult
+    name: str
+    """Heading of the report."""
+    file: str = ""
+    """Name of the fit's file; empty if the fit is not stored."""
+    answers: Answers = field(default_factory=Answers)
+    read: ReadRuns | None = None
+    """The fitted runs; None if they are unknown, which omits the diagnostics."""
+
+    @classmethod
+    def load(cls, source: Path) -> ReportedFit:
+        """Load a fit with its answers, and its runs from the ``predictions.csv`` next to it.
+
+        Raises:
+          UserError: the file is no fit of runs.
+        """
+        fit, answers = load_of_runs(source), _answers(source)
+        name = source.stem if source.stem != "fit" else source.resolve().parent.name
+        return cls(fit=fit, name=name, file=source.name, answers=answers, read=_runs(fit, source, answers.read))
+
+
 def write_fit_report(
-    fit: FitResult,
-    source: Path,
+    reported: ReportedFit,
     folder: Path,
     plots: Mapping[str, Plot] = PLOTS,
     update: ProgressCallback = lambda share, text: None,
@@ -40,19 +64,16 @@ def write_fit_report(
     """Write the page, text and data of a fit, with the figures among ``plots`` that draw its law; return the page's
     path.
     """
-    answers = _answers(source)
-    said = _summary(fit, source, answers)
-    drawn = _figures(fit, source, answers, plots, update)
-    text = {TEXT: render.markdown(said), PAGE: _page(fit, source, answers, said, drawn)}
+    said = summary(reported)
+    drawn = _figures(reported, plots, update)
+    text = {TEXT: render.markdown(said), PAGE: _page(reported, said, drawn)}
     write_pages(folder, text, said.data, drawn.get("loss-vs-compute"))
     return folder / PAGE
 
 
-def _figures(
-    fit: FitResult, source: Path, answers: Answers, plots: Mapping[str, Plot], update: ProgressCallback
-) -> dict[str, Figure]:
+def _figures(reported: ReportedFit, plots: Mapping[str, Plot], update: ProgressCallback) -> dict[str, Figure]:
     """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients."""
-    read = _runs(fit, source, answers.read)
+    fit, answers, read = reported.fit, reported.answers, reported.read
     tables = {} if read is None else _loss_vs_compute(fit, read, answers) | _evidence(fit, read, update)
     if answers.held_out_runs is not None:
         tables["held-out-ranges"] = answers.held_out_runs.table
@@ -60,7 +81,7 @@ def _figures(
     figures = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
     drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
-        inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
+        inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {reported.file}" if reported.file else "the fit")
         figure = draw(plot, inputs)
         # The caption of a paper's figure refers to the paper's coefficients, so it is replaced.
         title = figure.title if plot.source == Plot.source else f"{figure.title}, after {plot.source}"
@@ -111,7 +132,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
                 "role": "fitted",
                 "output": fit.output,
                 "measured": read.runs.loss,
-                "predicted": read.frame["predicted"],
+                "predicted": predict(fit.law, read.runs, fit.output),
             }
         ),
         "profile": evidence.profile_table(fit, read.runs, estimands),
@@ -125,11 +146,12 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def _page(fit: FitResult, source: Path, answers: Answers, said: Result, figures: dict[str, Figure]) -> str:
+def _page(reported: ReportedFit, said: Result, figures: dict[str, Figure]) -> str:
+    fit, answers = reported.fit, reported.answers
     first = answers.held_out[0].errors if answers.held_out else None
     return page_of(
         "fit.html.j2",
-        name=source.stem if source.stem != "fit" else source.resolve().parent.name,
+        name=reported.name,
         fit=fit,
         decided=[one for one in answers.decisions if one.given],
         held_out=answers.held_out_together or first,
@@ -141,9 +163,10 @@ def _page(fit: FitResult, source: Path, answers: Answers, said: Result, figures:
     )
 
 
-def summary(fit: FitResult, source: Path) -> Result:
+def summary(reported: ReportedFit) -> Result:
     """Return the summary of ``moejax fit``, including warnings about held-out runs."""
-    return _summary(fit, source, _answers(source))
+    said = fit_summary.summary(reported.fit, _level(reported.answers), reported.answers)
+    return replace(said, data={"source": reported.file, **said.data, "warnings": list(said.warnings)})
 
 
 def _level(answers: Answers) -> float:
@@ -153,8 +176,3 @@ def _level(answers: Answers) -> float:
 def _answers(source: Path) -> Answers:
     with read_by_this_version(source):
         return Answers.from_json(read_plain(source))
-
-
-def _summary(fit: FitResult, source: Path, answers: Answers) -> Result:
-    said = fit_summary.summary(fit, _level(answers), answers)
-    return replace(said, data={"source": source.name, **said.data, "warnings": list(said.warnings)})

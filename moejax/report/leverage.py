@@ -27,8 +27,8 @@ from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law
 from moejax.laws.predict import beyond_in_words
 from moejax.quantities import format
-from moejax.result import Column, Result, Shown, Table
-from moejax.wording import counted, listed
+from moejax.result import BLANK, LOW_HIGH, Column, Result, Shown, Table, Written
+from moejax.wording import argument, counted, listed
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ class LeverageTable(Shown):
         (a, b), level = self.families, self.level
         columns = (
             Column("flops", format, value="flops"),
-            Column("leverage", ".3g", value=lambda row: "undefined" if row.leverage is None else row.leverage),
+            Column("leverage", ".3g", value=lambda row: _or_undefined(row.leverage)),
             Column(
                 f"{in_percent(level)} interval, {self.by}".removesuffix(", "),
-                value=lambda row: "" if row.low is None else f"[{row.low:.3g}, {row.high:.3g}]",
+                keys=LOW_HIGH,
+                value=_interval,
             ),
             Column("A beyond", ".3g", value=lambda row: None if row.a_beyond == 1 else row.a_beyond),
             Column("B beyond", ".3g", value=lambda row: None if row.b_beyond == 1 else row.b_beyond),
@@ -74,6 +75,14 @@ class LeverageTable(Shown):
         table = Table.of(f"FLOPs of {b} per FLOP of {a}, at equal loss", columns, self.rows)
         data = {"a": a, "b": b, "level": level, "by": self.by, "leverage": list(map(asdict, self.rows))}
         return Result(warnings=self.warnings, tables=[table], notes=self.notes, data=data)
+
+
+def _or_undefined(leverage: float | None) -> float | Written:
+    return Written(None, "undefined") if leverage is None else leverage
+
+
+def _interval(row: BudgetLeverage) -> Written:
+    return BLANK if row.low is None else Written((row.low, row.high), f"[{row.low:.3g}, {row.high:.3g}]")
 
 
 def leverage_of_tables(
@@ -220,7 +229,8 @@ def _of_curves(between: Between) -> list[str]:
         if alone:
             said.append(
                 f"{name} was trained at {counted(len(one.runs), 'budget')}, too few to fit an irreducible loss: its "
-                "curve is a power law that falls to 0. Fix the value of a larger fit, as in --fix irreducible=1.6."
+                "curve is a power law that falls to 0. Fix the value of a larger fit, as in "
+                f"{argument('fixed', {'irreducible': '1.6'})}."
             )
     for why in dict.fromkeys(filter(None, between.unknown)):
         at = listed(
@@ -273,7 +283,7 @@ def _one_sided(between: Between) -> list[str]:
             said.append(
                 f"{name}: at {ends} of {counted(len(one.counts), 'budget')} the lowest loss is at the smallest or "
                 f"largest trained size, so a size outside this range may be better, and {name} is underestimated. "
-                "Train sizes on both sides of the best size, or fit a law and run `moejax leverage … --law FIT`."
+                f"Train sizes on both sides of the best size, or fit a law and give it as {argument('law')}."
             )
     return said
 

@@ -38,7 +38,7 @@ from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import PAPER, RC
 from moejax.run_table import DataFrame
 from moejax.say import ProgressCallback
-from moejax.wording import did_you_mean, some
+from moejax.wording import argument, did_you_mean, option_hint, some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,8 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
     for word in words:
         own = figures_of(word, plots)
         if not own:
-            raise UserError(f"Unknown figure '{word}'; {did_you_mean(_plain(word), plots)} --list names all.")
+            every = option_hint("--list names all.") or "mj.plot.names() lists all."
+            raise UserError(f"Unknown figure '{word}'; {did_you_mean(_plain(word), plots)} {every}")
         named |= {name: plots[name] for name in own}
     return list(named.values())
 
@@ -254,7 +255,7 @@ def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: 
         what = f"has no column {some(missing, most=6)}" if missing else "is missing"
         raise UserError(
             f"{plot.name} ({plot.source}) needs a table with {', '.join(plot.columns)}, but the table {what}; give "
-            f"{kind} with --runs, or --synthetic to see the figure with synthetic data."
+            f"{kind} as {argument('table')}, or {argument('synthetic', True)} to see the figure with synthetic data."
         )
     return FigureInputs(law=law if plot.law else None, name=words, table=None if missing else table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html as html_escapes
 import io
 import itertools
@@ -84,8 +85,8 @@ BRIEF_ROWS, BRIEF_WIDTH = 6, 120
 
 
 def brief(answer: Shown) -> str:
-    """Return an answer in a few lines, for its ``repr``: title, lead, first warning, and main table."""
-    result = answer.summary()
+    """Return an answer in a few lines, for its ``repr``: title, lead, first warning, and main table of ``glance()``."""
+    result = answer.glance()
     main = _table(result, None) if any(table.columns for table in result.tables) else Table("")
     name = type(answer).__name__
     heading = " – ".join(one for one in (result.title, main.title) if one not in ("", name))
@@ -287,7 +288,12 @@ def frame(result: Result, table: str | None = None) -> DataFrame:
     """Return a table of the result as a DataFrame whose columns are its JSON keys; see ``Shown.to_frame``."""
     import pandas as pd
 
-    return pd.DataFrame(_records(_table(result, table)))
+    rows = pd.DataFrame(_records(_table(result, table)))
+    for name in rows.select_dtypes(object):
+        # A column of numbers with unknown numbers has the type object.
+        if not any(isinstance(value, str | bool | list | dict) for value in rows[name]):
+            rows[name] = pd.to_numeric(rows[name])
+    return rows
 
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", MISSING: "--"} | {
@@ -302,7 +308,7 @@ _INTERVAL = re.compile(rf"\[({_NUMBER.pattern}), ({_NUMBER.pattern})\]")
 
 def latex(result: Result) -> str:
     """Return the result's LaTeX tables, or else its main table, as booktabs tabulars."""
-    tables = result.for_latex or [_table(result, None)]
+    tables = result.for_latex or [dataclasses.replace(_table(result, None), notes=())]
     about = f"% {one_line(result.title)}; needs \\usepackage{{booktabs}}".replace("% ;", "%")
     return "\n".join([about, "\n\n".join(map(_tabular, tables))])
 
@@ -313,7 +319,8 @@ def _tabular(table: Table) -> str:
     heads = " & ".join(latex_text(column.heading) for column in columns)
     lines = [" & ".join(_latex_cell(cell, c.symbol) for cell, c in zip(row, columns, strict=True)) for row in rows]
     rules = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
-    return "\n".join([*rules, *(rf"{line} \\" for line in lines), r"\bottomrule", r"\end{tabular}"])
+    notes = [rf"\par\smallskip{{\footnotesize {latex_text(note)}\par}}" for note in table.notes]
+    return "\n".join([*rules, *(rf"{line} \\" for line in lines), r"\bottomrule", r"\end{tabular}", *notes])
 
 
 def _latex_cell(text: str, symbol: bool) -> str:
@@ -383,11 +390,22 @@ def _as_data(result: Result) -> dict[str, Any]:
 
 
 def _records(table: Table) -> list[dict[str, Any]]:
-    columns: list[str] = []
+    columns: list[tuple[str, ...]] = []
     for column in table.columns:
-        columns.append(_key(column, columns))
-    rows = [[value.value if isinstance(value, Written) else value for value in row] for row in table.rows]
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+        columns.append(column.keys or (_key(column, [name for keys in columns for name in keys]),))
+    return [
+        {name: one for keys, value in zip(columns, row, strict=True) for name, one in _by_key(keys, value)}
+        for row in table.rows
+    ]
+
+
+def _by_key(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a column with their values: a value has one key, an interval two."""
+    plain = value.value if isinstance(value, Written) else value
+    if len(keys) == 1:
+        yield keys[0], plain
+    else:
+        yield from zip(keys, [None] * len(keys) if plain is None else plain, strict=True)
 
 
 def _key(column: Column, taken: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from moejax.config import build, check_fields, dump
 from moejax.data.corpus import Summary, check_sources, open_corpus, read_summary
 from moejax.errors import UserError
 from moejax.fit.tables.column_names import with_derived
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import check_as_written, check_replaceable, only_writer, outputs_of, write_text
 from moejax.laws import LAWS
 from moejax.run_table import TABLE
@@ -41,7 +42,7 @@ from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.directory.identity import TRAINING
 from moejax.train.directory.row_file import row_file
 from moejax.train.training import vmap_groups
-from moejax.wording import command, counted, some, told
+from moejax.wording import argument, command, counted, some, told
 
 ASKED = "downstream.json"
 """File in a study's folder with the requested downstream tasks."""
@@ -354,6 +355,22 @@ MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
 """Laws that are fitted to a table by default."""
 
 
+def conclude_runs(read: ReadRuns, name: str, folder: Path, update: ProgressCallback, **options: Any) -> Concluded:
+    """Fit laws to runs that ``read_runs`` read, and compute decisions and checks, like ``conclude_table``.
+
+    Args:
+      name: the table's name in messages.
+      options: ``laws``, ``flops`` and ``resamples`` of ``conclude_table``.
+
+    Raises:
+      UserError: like ``conclude_table``.
+    """
+    frame = read.frame.assign(group=[f"group {number + 1}" for number in read.runs.group])
+    if "loss" in read.reading:
+        frame["loss"] = frame[read.reading["loss"]]
+    return conclude_table(frame, name, folder, update, notes=read.notes, **options)
+
+
 def conclude_table(
     table: run_table.DataFrame,
     name: str,
@@ -377,7 +394,7 @@ def conclude_table(
     """
     if "loss" not in table:
         near = ", ".join(map(str, table.columns[:12]))
-        raise UserError(f"{name} has no column loss; the columns are {near}. Name it with --loss COLUMN.")
+        raise UserError(f"{name} has no column loss; the columns are {near}. Name it: {argument('loss', 'COLUMN')}.")
     runs = with_derived(run_table.check(table, where=name)).reset_index(drop=True)
     empty = runs["loss"].isna()
     if empty.all():

@@ -15,7 +15,7 @@ from moejax.fit.sweeps.settings import SETTINGS
 from moejax.laws import LAWS
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS
-from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, Tokens, one_of, whole
+from moejax.ranges import INT32, NumberRange, Resamples, Scale, Seed, Tokens, one_of, whole
 from moejax.study import annealed
 from moejax.train.training import Recipe, Training, choose_hyperparameters, vmapped_runs
 from moejax.wording import listed
@@ -33,7 +33,7 @@ class Analysis:
 
     laws: tuple[Annotated[str, one_of(LAWS)], ...] = ("chinchilla", "effective_params")
     """Names of the laws to fit, from ``moejax.laws.LAWS``; empty to train without fitting."""
-    resamples: Annotated[int, RESAMPLES] = 300
+    resamples: Resamples = 300
     """Number of bootstrap resamples of architectures."""
     decision_flops: Annotated[float, NumberRange(1, 1e40)] = 1e15
     """Compute budget in FLOPs for which the fitted laws compute the best model."""

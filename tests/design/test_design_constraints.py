@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from moejax.design.build import build, integer_shape, max_tokens_within
-from moejax.design.constraint import Constraint, restated
+from moejax.design.constraint import Constraint, bounded, restated
 from moejax.design.coordinates import Shapes, Sizes
-from moejax.design.decide import beyond, of_shapes
+from moejax.design.decide import beyond, design, of_shapes
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import along, flat_region, prices, undecided
+from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE
@@ -50,6 +51,25 @@ def test_an_optimum_says_how_far_it_is_beyond_what_its_law_was_fitted_to(flops, 
     assert set(found) == outside
     for name, factor in found.items():
         assert factor == pytest.approx(optimum.values[name] / known.fitted[name][1])
+
+
+def test_a_range_bounds_a_quantity_on_both_sides():
+    assert bounded({"tokens": (1, 2)}) == (Constraint(name="tokens", low=1.0, high=2.0),)
+    free = design("chinchilla", flops=1e22).optimum.values["tokens"]
+    below = design("chinchilla", flops=1e22, range={"tokens": (1e9, free / 2)})
+    above = design("chinchilla", flops=1e22, range={"tokens": (2 * free, 1e14)})
+    assert below.optimum.values["tokens"] == pytest.approx(free / 2, rel=1e-4)
+    assert above.optimum.values["tokens"] == pytest.approx(2 * free, rel=1e-4)
+    for bounds in ((2, 1), (1, 1), 5, "1:5", (1, None), (1, 2, 3)):
+        with pytest.raises(UserError, match=r"The range of tokens is .*give the smallest and the largest value"):
+            design("chinchilla", flops=1e22, range={"tokens": bounds})
+
+
+def test_a_design_searches_over_shapes_if_asked():
+    with pytest.raises(UserError, match=r"Search over shapes \(shape=True\)"):
+        design("chinchilla", flops=1e22, kv_bytes=1e9)
+    found = design("chinchilla", flops=1e22, kv_bytes=1e9, shape=True)
+    assert isinstance(found.optimum.problem.space, Shapes)
 
 
 def test_the_price_of_a_dense_budget_is_the_slope_of_its_frontier():
@@ -93,7 +113,7 @@ def test_a_frontier_falls_with_the_budget(zhao):
             "loss",
             "at least 2e.12 and at most 1e.12",
         ),
-        ((Constraint(name="kv_bytes", high=1e9),), "loss", "Choose a shape"),
+        ((Constraint(name="kv_bytes", high=1e9),), "loss", "Search over shapes"),
         (
             (Constraint(name="flops", high=1e20), Constraint(name="loss", high=1.83)),
             "loss",

@@ -163,7 +163,7 @@ def test_nothing_held_out_is_nothing_to_compare_by():
 def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
     assert "num_experts" in found.left_out["sparsity"]
     assert "\n\n- sparsity is left out: " in render.markdown(summary(found, "", verbose=True))
-    assert "Left out: sparsity. --verbose gives the reasons." in render.markdown(summary(found, ""))
+    assert "Left out: sparsity. summary(verbose=True) gives the reasons." in render.markdown(summary(found, ""))
 
 
 def test_every_law_of_the_loss_is_compared_unless_some_are_named():

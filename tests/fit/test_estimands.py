@@ -191,7 +191,7 @@ def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
         (
             Chinchilla,
             {"expansion": 8.0},
-            r"has no decision for expansion.*--decide flops=…: optimal_params_active \(N\*\)",
+            r"has no decision for expansion.*moejax\.decide\(fit, flops=…\): optimal_params_active \(N\*\)",
         ),
         (Chinchilla, {"flops": 1e22, "expansion": 8.0}, "has no decision for expansion"),
         (Chinchilla, {"flops": -1.0}, "flops is -1; give a positive number"),
@@ -427,7 +427,7 @@ def test_a_fit_leads_with_what_to_train_or_how_to_ask():
     assert render.text(said).splitlines()[2] == said.lead[0]
     assert render.latex(summary(fit)).count("\\\\") == 1 + len(fit.coefficients)
     unasked = summary(fit)
-    assert re.fullmatch(r"What to train: .*--decide flops=[0-9.e+]+,expansion=….*", unasked.lead[0])
+    assert re.fullmatch(r"What to train: .*moejax\.decide\(fit, flops=[0-9.e+]+, expansion=…\).*", unasked.lead[0])
 
 
 def test_what_is_not_determined_is_said_first_with_the_reason():

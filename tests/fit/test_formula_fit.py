@@ -18,6 +18,7 @@ from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.covariance import FAR_FROM_0, with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.design import Design
+from moejax.wording import in_command
 
 LR = "lr = k*N^a*width^-c"
 
@@ -170,7 +171,8 @@ def test_a_coefficient_near_0_whose_sign_was_assumed_is_said_and_its_scale_is_no
     chance = np.random.default_rng(1001)
     frame = table().assign(lr=lambda known: 30 * known["params"] ** -0.25 * np.exp(0.15 * chance.normal(size=24)))
     read = read_runs(frame, LR)
-    one = moejax.fit(read, law_of_formula(LR, frame), starts=Sobol(64))
+    with in_command():
+        one = moejax.fit(read, law_of_formula(LR, frame), starts=Sobol(64))
     either = moejax.fit(read, law_of_formula(LR, frame, signs={"c": "any"}), starts=Sobol(64))
     found = one.conf_int()
     assert 0 < found["low"]["c"] < found["value"]["c"] < FAR_FROM_0 * found["std_err"]["c"]
@@ -185,7 +187,8 @@ def test_a_coefficient_near_0_whose_sign_was_assumed_is_said_and_its_scale_is_no
 def test_a_fit_that_ends_where_an_assumed_sign_stops_it_names_the_option_for_the_other():
     frame = table().assign(lr=lambda known: 3 * known["params"] ** -0.25 * known["width"] ** 0.3)
     law = law_of_formula(LR, frame)
-    stopped = moejax.fit(read_runs(frame, LR), law, starts=Sobol(64))
+    with in_command():
+        stopped = moejax.fit(read_runs(frame, LR), law, starts=Sobol(64))
     assert "c" in stopped.unidentified
     assert "--either c searches both" in " ".join(stopped.warnings)
     either = moejax.fit(read_runs(frame, LR), law_of_formula(LR, frame, signs={"c": "any"}), starts=Sobol(64))

@@ -144,5 +144,5 @@ def test_what_is_given_makes_the_interval_narrower():
 
 def test_fewer_budgets_than_free_coefficients_are_refused_and_told_what_to_give():
     one = family(2.0).where(np.arange(18) < 3)
-    with pytest.raises(ValueError, match=r"second group was trained at 1 budget; .* needs 2.*--fix exponent"):
+    with pytest.raises(ValueError, match=r"second group was trained at 1 budget; .* needs 2.*fixed=\{\"exponent\": "):
         leverage_of(family(3.0), one)

@@ -140,7 +140,7 @@ def test_losses_that_are_named_need_not_stand_in_every_row(tmp_path):
 def test_which_of_several_columns_of_losses_is_read_is_said_and_rows_are_chosen():
     both = EVERY.assign(train_loss=EVERY["loss"] + 1, split="train")
     read = read_curves(pd.concat([both, both.assign(split="val")]), where=["split == 'train'"])
-    assert any("the curve is read from loss. Choose another column with --loss" in note for note in read.notes)
+    assert any("the curve is read from loss. Choose another column with `loss`" in note for note in read.notes)
     assert {curve.name for curve in read.curves} == set(EVERY["run"])
     nested = [{"step": r.step, "run": r.run, "train": {"lr": r.lr, "loss": r.loss}} for r in EVERY.itertuples()]
     np.testing.assert_allclose(read_curves(pd.DataFrame(nested)).curves[0].loss, read.curves[0].loss)

@@ -12,6 +12,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from moejax import papers
@@ -34,8 +35,9 @@ from moejax.report import figures, plots, synthetic
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
-from moejax.report.figures.panels import FLOPS, Axis, Panel, log_ticks
+from moejax.report.figures.panels import FLOPS, Axis, Panel, Series, log_ticks
 from moejax.report.figures.panels import draw as draw_panels
+from moejax.report.figures.style import BLUE, MARKERS, ORANGE
 from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
 
 
@@ -67,6 +69,32 @@ def test_every_figure_draws_and_comes_with_its_data(drawn, name):
     assert len(rows) == len(figure.rows) > 3
     assert figure.title
     assert figure.caption.endswith(".")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_two_kinds_of_points_of_a_legend_differ_by_colour_only(drawn, name):
+    for legend in drawn[name].drawing.legends:
+        entries = [one for one in legend.legend_handles if isinstance(one, Line2D) and one.get_linestyle() == "None"]
+        kinds = {(one.get_marker(), one.get_markerfacecolor() == "none") for one in entries}
+        assert len(kinds) >= min(len(entries), len(MARKERS)), [one.get_label() for one in entries]
+
+
+def test_each_colour_of_a_figure_has_a_marker_and_a_line_style():
+    def handles(*series):
+        drawing, _ = draw_panels([Panel(x=FLOPS, y=Axis("loss", "loss"), series=series)])
+        return drawing.legends[0].legend_handles
+
+    def line(label, colour, mark):
+        return Series(label=label, x=[1e20, 1e21], y=[3.0, 2.0], colour=colour, mark=mark)
+
+    points = handles(line("dense", BLUE, "points"), line("E8", ORANGE, "points"), line("law of E8", ORANGE, "line"))
+    assert [one.get_marker() for one in points[:2]] == [*MARKERS[:2]]
+    assert points[2].get_linestyle() == "-"
+    first, second = handles(line("dense", BLUE, "line"), line("E8", ORANGE, "line"))
+    assert first.get_linestyle() != second.get_linestyle()
+    # Dashed lines already have a meaning.
+    *plain, _ = handles(line("dense", BLUE, "line"), line("E8", ORANGE, "line"), line("branch", BLUE, "dashed"))
+    assert {one.get_linestyle() for one in plain} == {"-"}
 
 
 @pytest.mark.parametrize("name", ALL)

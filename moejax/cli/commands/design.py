@@ -331,7 +331,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         )
 
     def _constraints(self, *, least: int = 1) -> tuple[Constraint, ...]:
-        from moejax.design.constraint import Constraint, held
+        from moejax.design.constraint import Constraint, bounded, held
 
         chips = self.chips or 0
         maxima = {name: getattr(self, name) for name in MEASURES} | {"loss": self.target_loss}
@@ -344,7 +344,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             constraints += held({name.replace("-", "_"): value})
         for text in self.range:
             name, low, high = _range(text, "--range")
-            constraints.append(Constraint(name=name, low=low, high=high))
+            constraints += bounded({name: (low, high)})
         if len(constraints) < least:
             raise UserError(
                 "Nothing constrains the design; give a budget, such as --flops 1e24 or --chips 512 --days 30."

@@ -10,8 +10,9 @@ from pathlib import Path
 from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import ConventionOptions, Positive, TableOptions, fit_in
+from moejax.cli.shared import ConventionOptions, Positive, TableOptions
 from moejax.errors import UserError
+from moejax.folder import fit_in
 from moejax.json_text import json_text
 from moejax.say import say
 from moejax.wording import listed

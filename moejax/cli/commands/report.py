@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from moejax.cli.options import argument, flag_of, given, option, out
 from moejax.cli.out_folder import check_outputs, out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import Positive, TableOptions, fit_in
+from moejax.cli.shared import Positive, TableOptions
 from moejax.errors import UserError
+from moejax.folder import fit_in
 from moejax.json_text import json_text
-from moejax.ranges import RESAMPLES
+from moejax.ranges import Resamples
 from moejax.run_table import ENDINGS, TABLE
 from moejax.say import say
 from moejax.wording import listed
@@ -46,9 +46,7 @@ class ReportCommand(TableOptions, name="report"):
         metavar="NUMBER",
         group="a run table",
     )
-    resamples: Annotated[int, RESAMPLES] = option(
-        300, "number of bootstrap resamples", metavar="COUNT", group="a run table"
-    )
+    resamples: Resamples = option(300, "number of bootstrap resamples", metavar="COUNT", group="a run table")
 
     @property
     def _place(self) -> tuple[Path, Path]:
@@ -71,7 +69,6 @@ class ReportCommand(TableOptions, name="report"):
             check_outputs(folder, OUTPUTS)
 
     def run(self) -> None:
-        from moejax.fit.fit_result import load_of_runs
         from moejax.laws import law_name
         from moejax.papers.plots import ALL
         from moejax.papers.recipes import STUDY_RECIPES
@@ -79,29 +76,27 @@ class ReportCommand(TableOptions, name="report"):
         from moejax.report.conclusions import brief
         from moejax.report.findings import read
         from moejax.report.page import as_data, write_report
-        from moejax.study.run import conclude, conclude_table
+        from moejax.study.run import conclude, conclude_runs
 
         source, folder = self._place
         if source.name.endswith(".json"):
-            fit = load_of_runs(source)
+            fit = fit_report.ReportedFit.load(source)
             with out_folder(folder), progress_display() as update:
-                path = fit_report.write_fit_report(fit, source, folder, ALL, update)
-            render.show(fit_report.summary(fit, source), as_json=self.json)
+                path = fit_report.write_fit_report(fit, folder, ALL, update)
+            render.show(fit_report.summary(fit), as_json=self.json)
         else:
             table = self.read(source, ()) if source.name.endswith(ENDINGS) else None
             # A study's own folder belongs to moejax, so its report is replaced there.
             with out_folder(None if table is None else folder), progress_display() as update:
                 if table is not None:
-                    frame = table.frame if self.loss == "loss" else table.frame.assign(loss=table.frame[self.loss])
-                    concluded = conclude_table(
-                        frame.assign(group=[f"group {number + 1}" for number in table.runs.group]),
+                    concluded = conclude_runs(
+                        table,
                         source.name,
                         folder,
                         update,
                         laws=[law_name(name) for name in self.laws.split(",") if name],
                         flops=self.flops,
                         resamples=self.resamples,
-                        notes=table.notes,
                     )
                 else:
                     concluded = conclude(source, update, STUDY_RECIPES)

@@ -30,7 +30,7 @@ from moejax.run_sources import source as run_source
 from moejax.run_sources.column_mapping import column_mapping
 from moejax.run_table import DataFrame, Series
 from moejax.storage import is_remote, open_storage, reaching
-from moejax.wording import counted, did_you_mean, listed, shown, some, told
+from moejax.wording import argument, counted, did_you_mean, listed, shown, some, told
 
 METRICS = "metrics.jsonl"
 """Log file in the directory of a training run."""
@@ -203,7 +203,8 @@ def _check_lengths(curves: Sequence[LossCurve]) -> None:
             if not np.isclose(cut.tokens_per_step, other.tokens_per_step, rtol=0.01):
                 raise UserError(
                     f"{cut.name} has tokens but no steps, and the steps of {other.name} may have another size. A law "
-                    f"needs steps of one size. Add steps with --map step=tokens/BATCH (BATCH: tokens per step)."
+                    f"needs steps of one size. Add steps with "
+                    f"{argument('mapping', {'step': 'tokens/BATCH'})} (BATCH: tokens per step)."
                 )
 
 
@@ -294,18 +295,19 @@ def _rows_of_curves(name: str, place: str, frame: DataFrame, notes: list[str], *
     if "lr" not in columns:
         raise UserError(
             f"{place} has no column of learning rates (lr or learning_rate); {known}. Loss-curve laws need the "
-            f"schedule; add such a column, or name it with --map lr=COLUMN."
+            f"schedule; add such a column, or name it with {argument('mapping', {'lr': 'COLUMN'})}."
         )
     if "loss" not in columns or not {"step", "tokens"} & {*columns}:
         missing = "steps (step, or tokens)" if "loss" in columns else "losses (loss)"
-        raise UserError(f"{place} has no column for {missing}; {known}. Give --map NAME=COLUMN.")
+        named = argument("mapping", {"NAME": "COLUMN"})
+        raise UserError(f"{place} has no column for {missing}; {known}. Give {named}.")
     cells = pd.DataFrame({ours: frame[column] for ours, column in columns.items()})
     if {"phase", "steps_done"} <= {*frame.columns}:
         return _phases(name, place, cells, frame["phase"], notes, sparse)
     if not sparse and len(every["loss"]) > 1:
         notes.append(
             f"{place} has {listed(map(str, every['loss']))}; the curve is read from {columns['loss']}. Choose another "
-            f"column with --loss."
+            f"column with {argument('loss')}."
         )
     tracked = frame.attrs.get(run_source.NOT_FINITE)
     parts = [(name or "curve", place, cells)]
@@ -506,7 +508,7 @@ def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None,
         if first > 2 * int(np.median(np.diff(at))):
             notes.append(
                 f"{place} logs no rate before step {int(step[0]):,}; {logged[0]:.4g} is assumed from the start. "
-                f"If the rate was warmed up, give the number of steps with --warmup."
+                f"If the rate was warmed up, give the number of steps with {argument('warmup')}."
             )
     else:
         # If the log begins within the warm-up, the rate rose linearly to the first logged value.
@@ -515,7 +517,7 @@ def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None,
         if warmup > first + 1 and not (len(logged) > 1 and logged[1] > logged[0]):
             notes.append(
                 f"{place}: the logged rate no longer rises at step {first + 1:,}, within the {warmup:,} steps of "
-                f"--warmup; it is assumed to rise until that step."
+                f"{argument('warmup')}; it is assumed to rise until that step."
             )
     return rates
 
@@ -553,7 +555,7 @@ def _points(curve: LossCurve, most: int) -> tuple[Int[np.ndarray, " points"], Fl
     if not after.any():
         raise UserError(
             f"{curve.name} has no point after its warm-up of {curve.warmup_steps:,} steps; train it longer, or give "
-            f"the length of its warm-up (--warmup)."
+            f"the length of its warm-up ({argument('warmup')})."
         )
     steps, loss = curve.steps[after], curve.loss[after]
     if len(steps) <= most:

@@ -25,8 +25,8 @@ from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
 from moejax.laws.law import Law, coefficients
-from moejax.result import Column, Plotted, Result, Table, percent
-from moejax.wording import argument, listed, told
+from moejax.result import BLANK, LOW_HIGH, Column, Plotted, Result, Table, Written, percent
+from moejax.wording import argument, listed, option_hint, told
 
 
 def compare(
@@ -164,6 +164,10 @@ class Comparison(Plotted):
         """Return a table with a row per law, the best first, the held-out runs, omitted laws and the verdict."""
         return summary(self, title, verbose)
 
+    def glance(self) -> Result:
+        """Return the errors of the laws, without the verdict and the intervals, which need computation."""
+        return Result(title="Laws compared", tables=[Table.of("", ERRORS, self.laws)])
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data; non-finite numbers become null."""
         laws = [
@@ -187,6 +191,15 @@ class Comparison(Plotted):
         }
 
 
+ERRORS = (
+    Column("law", value="name"),
+    Column("coefficients", value="fit.free"),
+    Column("RMSE all runs", ".5f", value=lambda law: law.fit.metrics.rmse_of(law.fit.output)),
+    Column("RMSE held out", ".5f", value="rmse"),
+)
+"""Columns of a compared law's errors."""
+
+
 def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
     """Return a table with a row per law, the best first, the held-out runs, fixed coefficients, omitted laws and the
     verdict.
@@ -195,11 +208,8 @@ def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
       verbose: True to list the reason for each omitted law.
     """
     columns = (
-        Column("law"),
-        Column("coefficients"),
-        Column("RMSE all runs", ".5f"),
-        Column("RMSE held out", ".5f"),
-        Column("behind the best (90 %)", _behind_in_words, words=True),
+        *ERRORS,
+        Column("behind the best (90 %)", words=True, keys=("behind", *LOW_HIGH)),
         Column("R² held out", ".4f"),
         Column("largest error held out", percent(2)),
         Column("AICc", ".1f"),
@@ -207,11 +217,8 @@ def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
     )
     rows = [
         [
-            law.name,
-            law.fit.free,
-            law.fit.metrics.rmse_of(law.fit.output),
-            law.rmse,
-            compared.behind(law) if law is not compared.laws[0] else "",
+            *(column.of(law) for column in ERRORS),
+            _behind(compared.behind(law)) if law is not compared.laws[0] else BLANK,
             law.errors.r_squared,
             law.errors.max_relative_error,
             law.fit.aicc,
@@ -230,15 +237,17 @@ def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
     if verbose:
         notes += [f"- {name} is left out: {reason}" for name, reason in compared.left_out.items()]
     elif compared.left_out:
-        notes.append(f"Left out: {listed(compared.left_out)}. --verbose gives the reasons.")
+        reasons = option_hint("--verbose") or "summary(verbose=True)"
+        notes.append(f"Left out: {listed(compared.left_out)}. {reasons} gives the reasons.")
     tables = [Table("", columns, rows, notes), Table("", notes=[compared.verdict])]
-    return Result(title=title, tables=tables, data=compared.to_json())
+    latex = Table("", columns, rows, [compared.verdict])
+    return Result(title=title, tables=tables, for_latex=[latex], data=compared.to_json())
 
 
-def _behind_in_words(difference: Interval) -> str:
-    if not np.isfinite(difference.low):
-        return "unknown for one group of runs"
-    return f"{difference.middle:+.5f} [{difference.low:+.5f}, {difference.high:+.5f}]"
+def _behind(difference: Interval) -> Written:
+    middle, low, high = difference.middle, difference.low, difference.high
+    words = f"{middle:+.5f} [{low:+.5f}, {high:+.5f}]" if np.isfinite(low) else "unknown for one group of runs"
+    return Written((middle, low, high), words)
 
 
 SAME = 1e-5

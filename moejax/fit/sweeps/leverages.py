@@ -26,7 +26,7 @@ from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.mixtures.leverage import leverage_between
 from moejax.laws.predict import factor
-from moejax.wording import counted
+from moejax.wording import argument, counted
 
 CURVE_STARTS = 32
 """Number of starts of a loss-compute fit."""
@@ -237,7 +237,7 @@ def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, floa
     if budgets < (free := count - len(held)):
         raise UserError(
             f"The {name} group was trained at {counted(budgets, 'budget')}; its loss-compute curve needs {free}. "
-            f"Train it at more budgets, or give the curve's exponent (--fix exponent=-0.1)."
+            f"Train it at more budgets, or give the curve's exponent ({argument('fixed', {'exponent': '-0.1'})})."
         )
     return held
 

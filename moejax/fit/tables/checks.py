@@ -28,7 +28,7 @@ from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.laws.predict import POSITIVE
 from moejax.run_table import COLUMNS, DataFrame
-from moejax.wording import argument, listed, nearest, some
+from moejax.wording import argument, command, listed, nearest, option_hint, some
 
 Fault = tuple[Mapping[str, Any], Rows | None]
 """Fields of a check's sentence, and a mask of the affected rows."""
@@ -298,7 +298,8 @@ def _several_origins(table: RunTable) -> Iterator[Fault]:
             first = cells.value_counts().index[0]
             value = json.dumps(first) if isinstance(first, str) else first
             option = argument("where", f"{quoted(column)} == {value}")
-            yield {"column": column, "count": count, "option": option}, None
+            each = option_hint(f"; to hold out each, pass {command('--each', column)}")
+            yield {"column": column, "count": count, "option": option, "each": each}, None
 
 
 COUNTED_ALIKE = 1.05
@@ -428,7 +429,7 @@ ADVICE = (
         _several_origins,
         "Column {column} has {count} values, and all rows are fitted together. Losses on other data or with another "
         "tokenizer are not comparable.",
-        "To keep one value, pass {option}; to hold out each, pass --each {column}.",
+        "To keep one value, pass {option}{each}.",
     ),
     Check(
         _other_flops,

@@ -31,7 +31,7 @@ from moejax.fit.uncertainty.undetermined import FLAT, undetermined
 from moejax.laws.curves.schedule_sums import REACH
 from moejax.laws.formula_law import SIGNS, FormulaLaw, assumed_signs
 from moejax.laws.law import Law, coefficients, is_power
-from moejax.wording import argument, command, counted, some
+from moejax.wording import argument, command, counted, option_hint, some
 
 Matrix = Float[np.ndarray, "free free"]
 
@@ -296,13 +296,17 @@ def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
     return (
         f"The best {result.output} of a sweep is uncertain by {runs.coarseness:.2g} in its logarithm because of the "
         "grid. Residuals scatter by less, because similar models share a grid value. Standard errors and ranges "
-        "include the grid's uncertainty; intervals by resamples, AICc and BIC do not. --smooth uses the "
-        "minimum between the tried values.",
+        "include the grid's uncertainty; intervals by resamples, AICc and BIC do not. "
+        f"{argument('smooth', True)} uses the minimum between the tried values.",
     )
 
 
 FAR_FROM_0 = 2.5
 """Distance from 0, in standard errors, below which a coefficient with an assumed sign gets a warning."""
+
+
+def _any_sign(name: str, effect: str) -> str:
+    return option_hint(f" {command('--either', name)} {effect}.")
 
 
 def sign_warnings(result: FitResult) -> tuple[str, ...]:
@@ -317,14 +321,14 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
     assumed = assumed_signs(type(result.law))
     at_the_end = tuple(
         f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where {name} has no effect, so "
-        f"the other sign may fit better. {command('--either', name)} searches both signs."
+        f"the other sign may fit better.{_any_sign(name, 'searches both signs')}"
         for name in result.unidentified
         if name in assumed
     )
     return at_the_end + tuple(
         f"The sign of {name} was assumed ({SIGNS[sign]}), so its interval cannot contain 0; it is "
-        f"{abs(result.coefficients[name]) / errors[name]:.2g} standard errors from 0. "
-        f"{command('--either', name)} tests whether it differs from 0."
+        f"{abs(result.coefficients[name]) / errors[name]:.2g} standard errors from "
+        f"0.{_any_sign(name, 'tests whether it differs from 0')}"
         for name, sign in assumed.items()
         # If exponents are fitted, a scale's distance from 0 depends on the units of the columns.
         if all(map(is_power, described[name]["dimension"].values()))

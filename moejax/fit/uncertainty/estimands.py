@@ -19,7 +19,7 @@ from moejax.laws.law import Law, require_inputs
 from moejax.laws.predict import check_design, check_scale
 from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.quantities import format
-from moejax.wording import did_you_mean, listed
+from moejax.wording import did_you_mean, listed, option_hint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,16 +190,23 @@ def also_needed(rule: DecisionRule, given: Container[str]) -> str:
     return listed(f"{name} (of {listed(DERIVED[name])})" if name in DERIVED else name for name in missing)
 
 
+def _with_given(names: Sequence[str]) -> str:
+    """Return how a user gives the quantities of a decision."""
+    given = [f"{name}=…" for name in names]
+    return option_hint(f"with --decide {','.join(given)}") or f"with moejax.decide(fit, {', '.join(given)})"
+
+
 def what_is_decided(law: type) -> str:
     """Return a sentence with a law's decisions and the quantities that each needs."""
     parts: dict[str, list[str]] = {}
     for rule in rules_of(law):
-        where = f"with --decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "without --decide"
+        where = _with_given(rule.given) if rule.given else "without given quantities"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
         judged = any(name in law.outputs for name in LETTERS)
-        search = ", or search for an optimum with moejax design --law FIT" if judged else ""
-        return f"{called(law)} has no decisions; predict a run (--predict){search}."
+        design = option_hint("moejax design --law FIT") or "moejax.design"
+        search = f", or search for an optimum with {design}" if judged else ""
+        return f"{called(law)} has no decisions; predict a run{option_hint(' (--predict)')}{search}."
     return (
         f"{called(law)} has these decisions: "
         + "; ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())

@@ -10,6 +10,8 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
+from moejax.wording import option_hint
+
 CLIPPED = 2.5
 """Standard deviations at which a residual is clipped, so that an outlier adds a bounded amount to the noise."""
 CHANCE = 0.01
@@ -125,7 +127,7 @@ def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float
     if curves and (curve := curves.most_common(1)[0])[1] > 1:
         remedy = (
             f"Several outliers of {curve[0]} suggest that the law's form fails there; fit another loss-curve law too "
-            f"(--law), and compare."
+            f"{option_hint('(--law), ')}and compare."
         )
     else:
         remedy = f"Check {their} logs, and leave out diverged runs and wrong values."

@@ -17,7 +17,7 @@ from moejax.laws.budget.allocation import Allocation
 from moejax.laws.budget.hyperparameters import Hyperparameters
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
-from moejax.result import Column, Table
+from moejax.result import LOW_HIGH, Column, Table, Written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,11 +55,11 @@ class PowerLaws:
     def table(self) -> Table:
         """Return a table of the coefficients, with intervals of the exponents."""
         ends = {
-            name: f"[{low:.4f}, {high:.4f}]" if np.isfinite(low) else None
+            name: Written((low, high), f"[{low:.4f}, {high:.4f}]") if np.isfinite(low) else None
             for name, (low, high) in self.exponents.items()
         }
         rows = [[name, float(value), ends.get(name)] for name, value in coefficients(self.law).items()]
-        columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval"))
+        columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval", keys=LOW_HIGH))
         ends_said = (
             [f"{self.at_an_end} of {self.optima} optima are at the edge of the trained range"] if self.at_an_end else []
         )

@@ -1,6 +1,6 @@
 """Draw Zhao et al. (2025), Figures 8, 10 and 13: coefficients of the marginal laws against the fixed factors.
 
-Curves show the joint law's coefficients, and open circles show them at the settings of Table 6. Points are fits to
+Curves show the joint law's coefficients, and open markers show them at the settings of Table 6. Points are fits to
 groups of a table's runs, which ``moejax fit --recipe zhao`` writes to ``marginal_coefficients.csv``.
 """
 
@@ -197,7 +197,7 @@ def _own(
 
 def _figure(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: str) -> Figure:
     own = sum(np.size(s.x) for panel in panels for s in panel.series if s.label == OWN)
-    said = f"{caption} Curves: {inputs.name}. Open circles: {SETTINGS}; the paper's losses are not public."
+    said = f"{caption} Curves: {inputs.name}. Open markers: {SETTINGS}; the paper's losses are not public."
     if own:
         said += " Filled: fits to a table's groups of runs."
     elif inputs.table is not None:

@@ -1,6 +1,6 @@
 """Draw Zhao et al. (2025), Figures 1 to 4, 11 and 14 to 16: loss against one factor, and against the budget.
 
-The paper's losses are not public, but its 446 settings are (Table 6). Curves and open circles show the law; the circles
+The paper's losses are not public, but its 446 settings are (Table 6). Curves and open markers show the law; the markers
 are at the settings of Table 6. A run table adds points.
 """
 
@@ -276,7 +276,7 @@ def _picture(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption:
     circles = any(series.label == SETTINGS for panel in panels for series in panel.series)
     own = any(series.label == OWN for panel in panels for series in panel.series)
     caption += f" Curves: {inputs.name}."
-    caption += f" Open circles: {SETTINGS}, areas ∝ D; the paper's losses are not public." if circles else ""
+    caption += f" Open markers: {SETTINGS}, areas ∝ D; the paper's losses are not public." if circles else ""
     caption += " Filled: runs of the table." + inputs.whose if own else ""
     caption += (
         " No run of the table has the fixed values of the curves." if inputs.table is not None and not own else ""

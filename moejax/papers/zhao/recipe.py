@@ -37,7 +37,7 @@ from moejax.papers.zhao.margins import (
     margins_of,
     with_gamma_of,
 )
-from moejax.result import Column, Result, Table
+from moejax.result import BLANK, LOW_HIGH, Column, Result, Table, Written
 from moejax.wording import told
 
 if TYPE_CHECKING:
@@ -138,11 +138,11 @@ class ZhaoRecipe:
             Column("average error", ".5f"),
             Column("held out", ".5f"),
         )
-        decided = [[name, value, self.intervals.get(name, "")] for name, value in self.decisions.items()]
+        decided = [[name, value, self._interval(name)] for name, value in self.decisions.items()]
         decided_columns = (
             Column(""),
             Column("value", ".4g"),
-            Column("median [90% interval, bootstrap]", str, words=True),
+            Column("median [90% interval, bootstrap]", words=True, keys=("median", *LOW_HIGH)),
         )
         left_out = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
         hooks = Table("", notes=[f"No hooks of Eq. 7: {self.without_hooks}"])
@@ -157,6 +157,10 @@ class ZhaoRecipe:
             ],
             data=self.to_json(),
         )
+
+    def _interval(self, name: str) -> Written:
+        one = self.intervals.get(name)
+        return BLANK if one is None else Written((one.middle, one.low, one.high), str(one))
 
     def _margins(self, factor: str) -> list[Any]:
         """Return the summary of a factor's margins, in the columns of ``MARGINS``."""

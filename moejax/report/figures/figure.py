@@ -22,7 +22,7 @@ from moejax.folder import atomic_write, one_set, write_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.laws.law import Law
-from moejax.report.figures.style import PAPER, RC
+from moejax.report.figures.style import PAPER, RC, legend_columns
 from moejax.report.render import latex_text
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
@@ -85,8 +85,7 @@ class Figure:
             legend.set_visible(False)
             legend.set_in_layout(False)
             names = [text.get_text() for text in legend.get_texts()]
-            columns = max(1, int(legend._ncols * width / usual[0]))  # type: ignore[attr-defined]
-            handles = legend.legend_handles
+            handles, columns = legend.legend_handles, legend_columns(names, width)
             with rc_context(RC):
                 narrow.append(self.drawing.legend(handles, names, loc="outside lower center", ncols=columns))  # type: ignore[arg-type]
         try:

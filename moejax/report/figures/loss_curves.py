@@ -15,8 +15,20 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from moejax.design.schedule import BestSchedule
 from moejax.fit.curves.annealed import LEVEL, AnnealedLosses
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.panels import LOSS, MARKS, TOKENS, Axis, Panel, Series, columns_of, figure
-from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, SERIES, WIDTH_INCHES, coloured, grid
+from moejax.report.figures.panels import LOSS, MARKS, TOKENS, Axis, Panel, Series, figure
+from moejax.report.figures.style import (
+    BLUE,
+    FAINT,
+    MUTED,
+    ORANGE,
+    SERIES,
+    WIDTH_INCHES,
+    coloured,
+    grid,
+    legend_columns,
+    lines_of,
+    markers_of,
+)
 from moejax.report.findings import Findings
 from moejax.result import size
 from moejax.run_table import DataFrame
@@ -156,18 +168,20 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     runs = list(dict.fromkeys(table["run"]))
     drawing, (axes,) = grid(1, 1, height_inches=3.8)
     colours = dict(coloured(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False))
+    markers = markers_of(colours)
     named, branched = len(runs) <= LEGEND, bool((table["phase"] != TRUNK).any())
+    trunks = dict.fromkeys(runs, "-") if branched else lines_of(runs)
     validated = "validation_loss" in table and bool(table["validation_loss"].notna().any())
     for run, colour in colours.items():
         for phase, own in table[table["run"] == run].groupby("phase", sort=False):
             few = own.iloc[:: max(1, len(own) // MOST)]
             drawn = few if few.index[-1] == own.index[-1] else pd.concat([few, own.iloc[-1:]])
-            style: dict[str, Any] = {} if phase == TRUNK else {"linestyle": (0, (4, 2))}
-            axes.plot(drawn["tokens"], drawn["smoothed"], color=colour, **style)
+            line = trunks[run] if phase == TRUNK else MARKS["dashed"]["linestyle"]
+            axes.plot(drawn["tokens"], drawn["smoothed"], color=colour, linestyle=line)
             if phase != TRUNK:
                 axes.plot(own["tokens"].iloc[0], own["smoothed"].iloc[0], "|", color=colour, markersize=9)
             if "validation_loss" in own and (held := own[own["validation_loss"].notna()]).shape[0]:
-                axes.plot(held["tokens"], held["validation_loss"], "o", color=colour, markerfacecolor="none")
+                axes.plot(held["tokens"], held["validation_loss"], markers[run], color=colour, markerfacecolor="none")
     losses = np.sort(np.concatenate([column(table, name) for name in ("smoothed", "validation_loss") if name in table]))
     losses = losses[np.isfinite(losses)]
     if len(losses):
@@ -176,7 +190,21 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
         axes.set_ylim(low - margin, high + margin)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     axes.set(xlabel="training tokens", ylabel="loss, nats/token")
-    handles = [Line2D([], [], label=str(run), color=colour) for run, colour in colours.items()] if named else []
+    handles = []
+    if named:
+        shown_markers = markers if validated else dict.fromkeys(markers, "")
+        handles = [
+            Line2D(
+                [],
+                [],
+                label=str(run),
+                color=colour,
+                linestyle=trunks[run],
+                marker=shown_markers[run],
+                markerfacecolor="none",
+            )
+            for run, colour in colours.items()
+        ]
     handles += [
         Line2D([], [], color=MUTED, label=label, **MARKS[mark])
         for label, mark, shown in (
@@ -187,11 +215,11 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
         if shown
     ]
     drawing.legend(
-        handles=handles, loc="outside lower center", ncols=columns_of([str(one.get_label()) for one in handles])
+        handles=handles, loc="outside lower center", ncols=legend_columns([str(one.get_label()) for one in handles])
     )
     shown = f"{runs[0]}, one" if len(runs) == 1 else f"{len(runs):,}"
     branches = " Dashed lines are branches with a decaying learning rate, from the tick on their trunk to their budget."
-    circles = " Circles are the validation loss."
+    circles = " Open markers are the validation loss."
     ramp = f" Colours follow the order of the {len(runs)} runs in the data."
     return Figure(
         "Loss over tokens",

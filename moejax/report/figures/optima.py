@@ -42,10 +42,10 @@ def isoflop_slice(findings: Findings) -> Figure | None:
     for law, axes in zip(deciding, panels, strict=True):
         axes.axvspan(*trained, color=GREEN, alpha=0.12, linewidth=0, label="sizes that were trained")
         for decision in _of(law.name, analysed.decisions):
-            colour = ORANGE if decision.expansion == 1 else BLUE
+            colour, line, marker = (ORANGE, "--", "^") if decision.expansion == 1 else (BLUE, "-", "o")
             losses = along(law.fit.law, decision.flops, decision.expansion, active)
-            axes.plot(active, losses, color=colour, label=_label(decision))
-            _optimum(axes, decision, colour)
+            axes.plot(active, losses, line, color=colour, label=_label(decision))
+            _optimum(axes, decision, colour, marker)
             rows += _rows(decision, active, losses)
         axes.set_xscale("log")
         # An undetermined interval extends beyond the axis limits.
@@ -59,9 +59,9 @@ def isoflop_slice(findings: Findings) -> Figure | None:
     return Figure(
         "IsoFLOP slice",
         "Loss by each fitted law along one budget, from few active parameters and many tokens to the opposite "
-        f"(6 · active · tokens = budget, {_times(analysed.decisions)} the largest trained). Dots are the closed-form "
-        "optima with the bootstrap's 90 % range. The curves extrapolate outside the shaded sizes, and everywhere if "
-        "the budget is larger than trained.",
+        f"(6 · active · tokens = budget, {_times(analysed.decisions)} the largest trained). Markers are the "
+        "closed-form optima with the bootstrap's 90 % range. The curves extrapolate outside the shaded sizes, and "
+        "everywhere if the budget is larger than trained.",
         drawing,
         rows,
     )
@@ -81,10 +81,12 @@ def _of(law: str, decisions: Sequence[ComputeOptimum]) -> list[ComputeOptimum]:
     return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
 
 
-def _optimum(axes: Axes, decision: ComputeOptimum, colour: str) -> None:
+def _optimum(axes: Axes, decision: ComputeOptimum, colour: str, marker: str) -> None:
     value, size = decision.checked.value, decision.intervals["params_active"]
     axes.plot([size.low, size.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
-    axes.plot(value["params_active"], value["loss"], "o", color=colour, markeredgecolor=PAPER, markersize=8, zorder=5)
+    axes.plot(
+        value["params_active"], value["loss"], marker, color=colour, markeredgecolor=PAPER, markersize=8, zorder=5
+    )
 
 
 def _label(decision: ComputeOptimum) -> str:

@@ -15,7 +15,18 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from numpy.typing import ArrayLike
 
 from moejax.report.figures.figure import Figure, column, ordered
-from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, coloured, grid
+from moejax.report.figures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    PAPER,
+    SEQUENTIAL,
+    coloured,
+    grid,
+    legend_columns,
+    lines_of,
+    markers_of,
+)
 from moejax.result import size
 from moejax.run_table import DataFrame
 
@@ -132,7 +143,7 @@ def draw(
 ) -> tuple[Drawing, list[dict[str, Any]]]:
     """Draw panels with a common legend below them; return the drawing and the rows of its table."""
     drawing, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
-    known: dict[str, Line2D] = {}
+    style, known = _styles(panels), dict[str, Line2D]()
     most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)
     rows: list[dict[str, Any]] = []
     for number, (panel, axes) in enumerate(zip(panels, every, strict=True)):
@@ -144,15 +155,17 @@ def draw(
         axes.set_xlabel(panel.x.words)
         if not (sharey and number % columns):
             axes.set_ylabel(panel.y.words)
-        rows += _field(drawing, axes, panel, known) if isinstance(panel, Field) else _panel(axes, panel, known, most)
+        if isinstance(panel, Field):
+            rows += _field(drawing, axes, panel, known, style)
+        else:
+            rows += _panel(axes, panel, known, most, style)
     if len(known) > 1:
         # The legend lists markers after the curves.
         names = sorted(known, key=lambda name: known[name].get_marker() == "*")
         drawing.legend(
             handles=[known[name] for name in names],
             loc="outside lower center",
-            ncols=columns_of(names),
-            handlelength=1.8,
+            ncols=legend_columns(names),
             columnspacing=1.4,
         )
     return drawing, rows
@@ -190,30 +203,42 @@ def curves_of(table: DataFrame, by: str, x: str, y: str, label: Callable[[float]
     return series
 
 
-CHARACTERS = 105
-"""Approximate number of characters per legend row."""
-
-
-def columns_of(names: Sequence[str]) -> int:
-    """Return the number of legend columns that fit."""
-    fits = int(CHARACTERS // (max(map(len, names)) + 7))
-    columns = max(1, min(len(names), fits))
-    lines = -(-len(names) // columns)
-    return -(-len(names) // lines)
-
-
 def _all(panel: Panel | Field) -> Sequence[Series]:
     return panel.series if isinstance(panel, Panel) else panel.marks
 
 
-def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float) -> list[dict[str, Any]]:
+Style = Callable[[Series], dict[str, Any]]
+"""A function that returns the Matplotlib style of a series, except its colour."""
+
+
+def _styles(panels: Sequence[Panel | Field]) -> Style:
+    """Return the styles of a figure. Each colour also has its own marker and, if no line is dashed or dotted for
+    another reason, its own line style, so that the figure can be read without colours.
+    """
+    every = [series for panel in panels for series in _all(panel) if np.size(series.x)]
+    markers = markers_of(one.colour for one in every if MARKS[one.mark].get("marker") == "o")
+    is_free = {"dashed", "dotted"}.isdisjoint(one.mark for one in every)
+    lines = lines_of(one.colour for one in every if one.mark == "line") if is_free else {}
+
+    def style(series: Series) -> dict[str, Any]:
+        found = dict(MARKS[series.mark])
+        if found.get("marker") == "o":
+            found["marker"] = markers.get(series.colour, "o")
+        if series.mark == "line":
+            found["linestyle"] = lines.get(series.colour, "-")
+        return found
+
+    return style
+
+
+def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float, style: Style) -> list[dict[str, Any]]:
     if panel.level is not None:
         axes.axhline(panel.level, color=MUTED, linewidth=0.9)
     for series in panel.series:
-        _series(axes, series, most)
-        _name(series, known)
+        _series(axes, series, most, style(series))
+        _name(series, known, style(series))
     for entry in panel.legend:
-        _name(entry, known, drawn=False)
+        _name(entry, known, style(entry), drawn=False)
     if panel.diagonal:
         _same_axes(axes, panel)
     if panel.ylim:
@@ -224,8 +249,7 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float) -> l
     return [row for series in panel.series for row in _rows(panel, series)]
 
 
-def _series(axes: Axes, series: Series, most: float, *, clip_off: bool = False) -> None:
-    style = dict(MARKS[series.mark])
+def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, clip_off: bool = False) -> None:
     if series.low is not None and series.high is not None:
         axes.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.18, linewidth=0)
     if series.tokens is None:
@@ -245,11 +269,11 @@ def _series(axes: Axes, series: Series, most: float, *, clip_off: bool = False) 
     )
 
 
-def _name(series: Series, known: dict[str, Line2D], *, drawn: bool = True) -> None:
+def _name(series: Series, known: dict[str, Line2D], style: dict[str, Any], *, drawn: bool = True) -> None:
     if drawn and not np.size(series.x):
         return
     if series.in_legend and series.label and series.label not in known:
-        known[series.label] = Line2D([], [], color=series.colour, label=series.label, **MARKS[series.mark])
+        known[series.label] = Line2D([], [], color=series.colour, label=series.label, **style)
 
 
 def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
@@ -264,7 +288,7 @@ def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
     ]
 
 
-def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D]) -> list[dict[str, Any]]:
+def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D], style: Style) -> list[dict[str, Any]]:
     xs, ys, zs = (np.asarray(v, float) for v in (field.xs, field.ys, field.zs))
     norm: TwoSlopeNorm | None = None
     if field.middle is not None:
@@ -276,8 +300,8 @@ def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D])
         lines = axes.contour(xs, ys, zs, levels=field.contours, colors=INK, linewidths=0.5, alpha=0.55)
         axes.clabel(lines, fontsize=6, fmt=lambda value: f"{value:.4g}")
     for series in field.marks:
-        _series(axes, series, 1.0, clip_off=not MARKS[series.mark].get("linestyle"))
-        _name(series, known)
+        _series(axes, series, 1.0, style(series), clip_off=not MARKS[series.mark].get("linestyle"))
+        _name(series, known, style(series))
     axes.set_xlim(_ends(xs, field.x))
     axes.set_ylim(_ends(ys, field.y))
     axes.grid(False)

@@ -10,8 +10,19 @@ from matplotlib.ticker import FixedLocator
 
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
-from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, columns_of, figure
-from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, classes, grid, labels_at, quantity_axis
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
+from moejax.report.figures.style import (
+    INK,
+    MUTED,
+    PAPER,
+    SERIES,
+    classes,
+    grid,
+    labels_at,
+    legend_columns,
+    markers_of,
+    quantity_axis,
+)
 from moejax.report.findings import Findings, experts, frontier, is_mixture
 from moejax.run_table import DataFrame
 
@@ -102,7 +113,8 @@ TICKS = 6
 
 
 def loss_vs_tokens(findings: Findings) -> Figure | None:
-    """Draw loss against tokens. Colours show widths or ranges of widths; dense models are dashed with open squares.
+    """Draw loss against tokens. Colours and markers show widths or ranges of widths; dense models are dashed with open
+    markers.
 
     Return None if the table lacks widths or tokens, does not distinguish MoE from dense models, or has too many models.
     """
@@ -113,14 +125,13 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
     widths = sorted(runs["model_dim"].unique())
     ranges = np.array_split(widths, min(len(widths), len(SERIES)))
     colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}
+    markers = markers_of(colours.values())
     drawing, (axes,) = grid(1, 1, height_inches=4.0)
     ends = []
     for name, own in runs.groupby("model", sort=False):
         dense, colour = not own["_mixture"].iloc[0], colours[own["model_dim"].iloc[0]]
-        style: dict[str, Any] = (
-            {"linestyle": "--", "marker": "s", "markerfacecolor": PAPER} if dense else {"marker": "o"}
-        )
-        axes.plot(own["tokens"], own["loss"], color=colour, **style)
+        style: dict[str, Any] = {"linestyle": "--", "markerfacecolor": PAPER} if dense else {}
+        axes.plot(own["tokens"], own["loss"], color=colour, marker=markers[colour], **style)
         ends.append((float(own["loss"].iloc[-1]), str(name), colour))
     axes.set_xscale("log")
     tokens = sorted(runs["tokens"].unique())
@@ -133,16 +144,20 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high)
         labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
-    keys = [Line2D([], [], color=colours[own[0]], label=f"width {_range(own)}") for own in ranges]
+    keys = [
+        Line2D([], [], color=colour, marker=markers[colour], label=f"width {_range(own)}")
+        for own in ranges
+        for colour in [colours[own[0]]]
+    ]
     mixture, dense = bool(runs["_mixture"].any()), not runs["_mixture"].all()
     kinds = [Line2D([], [], color=MUTED, marker="o", label="mixture of experts")] if mixture else []
     if dense:
-        kinds.append(Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"))
+        kinds.append(Line2D([], [], color=MUTED, marker="o", linestyle="--", markerfacecolor=PAPER, label="dense"))
     # The legend goes below the axes: curves fill the upper left corner, and points of equal compute may fill the right.
-    below = columns_of([str(key.get_label()) for key in (*keys, *kinds)])
+    below = legend_columns([str(key.get_label()) for key in (*keys, *kinds)])
     drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
     lines = runs["model"].duplicated().any()
-    marks = ("solid", "dashed") if lines else ("a dot", "an open square")
+    marks = ("solid", "dashed") if lines else ("a filled marker", "an open marker")
     paid = (
         f" Where an MoE model ({marks[0]}) lies below the dense model of its width ({marks[1]}), experts improve the "
         f"loss at equal active width."

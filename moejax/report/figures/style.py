@@ -6,7 +6,8 @@ figures follow the page's light or dark mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +29,24 @@ SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("moejax", colormaps["viridis"](np.linspace(0.0, 0.93, 256)))
 """Colours of a quantity, dark for small values; the order is also visible to colour-blind readers and in grey."""
+
+
+MARKERS = ("o", "^", "D", "v", "P", "X", "<", ">")
+"""Markers of categories, in order of use, so that a black-and-white print distinguishes them. Squares and stars are not
+among them, because they have their own meanings.
+"""
+LINES: tuple[Any, ...] = ("-", (0, (8, 2)), (0, (6, 1.5, 1, 1.5)), (0, (10, 1.5, 1, 1.5, 1, 1.5)), (0, (3, 1)))
+"""Line styles of categories, in order of use."""
+
+
+def markers_of(categories: Iterable[T]) -> dict[T, str]:
+    """Return a marker per category."""
+    return dict(zip(dict.fromkeys(categories), itertools.cycle(MARKERS), strict=False))
+
+
+def lines_of(categories: Iterable[T]) -> dict[T, Any]:
+    """Return a line style per category."""
+    return dict(zip(dict.fromkeys(categories), itertools.cycle(LINES), strict=False))
 
 
 LOST = 0.15
@@ -100,6 +119,8 @@ RC: dict[Any, Any] = {
     "text.parse_math": False,
     "legend.frameon": False,
     "legend.fontsize": 8,
+    # A whole period of every line style.
+    "legend.handlelength": 3.4,
     "lines.linewidth": 1.6,
     "lines.markersize": 5,
     "figure.facecolor": "none",
@@ -112,6 +133,18 @@ RC: dict[Any, Any] = {
 """matplotlib settings, applied to each drawing instead of globally."""
 
 WIDTH_INCHES = 7.2
+
+
+CHARACTERS = 105
+"""Approximate number of characters per legend row of a figure of ``WIDTH_INCHES``."""
+
+
+def legend_columns(names: Sequence[str], width_inches: float = WIDTH_INCHES) -> int:
+    """Return the number of columns of a legend that fit a figure's width."""
+    fits = int(CHARACTERS * width_inches / WIDTH_INCHES // (max(map(len, names)) + 9))
+    columns = max(1, min(len(names), fits))
+    lines = -(-len(names) // columns)
+    return -(-len(names) // lines)
 
 
 def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> tuple[Drawing, list[Axes]]:
