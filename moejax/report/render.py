@@ -289,9 +289,9 @@ def frame(result: Result, table: str | None = None) -> DataFrame:
     import pandas as pd
 
     rows = pd.DataFrame(_records(_table(result, table)))
-    for name in rows.select_dtypes(object):
+    for name in rows:
         # A column of numbers with unknown numbers has the type object.
-        if not any(isinstance(value, str | bool | list | dict) for value in rows[name]):
+        if rows[name].dtype == object and not any(isinstance(value, str | bool | list | dict) for value in rows[name]):
             rows[name] = pd.to_numeric(rows[name])
     return rows
 

@@ -283,7 +283,7 @@ def test_tian_s_figure_14_has_the_leverage_of_dense_layers_and_of_attention(colu
 
 
 def test_a_missing_table_or_column_is_named():
-    with pytest.raises(ValueError, match="the table is missing; give one with --runs"):
+    with pytest.raises(ValueError, match="the table is missing; give one as `table`"):
         inputs_of(ALL["tian-16"])
     with pytest.raises(ValueError, match="has no column num_heads"):
         inputs_of(ALL["tian-16"], table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
@@ -482,7 +482,7 @@ def test_a_figure_includes_its_file_and_caption_in_latex():
         (["nowhere", "loss"], "Unknown figure 'nowhere'"),
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "One of NAME, --paper, --list or --gallery is required"),
-        (["tian-16"], "give one with --runs"),
+        (["tian-16"], "give one as --runs"),
         (["zhao-1", "--fit", "nowhere.json"], "nowhere.json does not exist"),
     ],
 )

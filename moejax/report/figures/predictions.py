@@ -87,13 +87,13 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.2 * len(names))
     axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="range")
     axes.plot(predicted, lines, "|", color=BLUE, markersize=9, label="predicted")
-    for label, kept, colour in (
-        ("measured, in its range", np.abs(inside) <= 1, BLUE),
-        ("measured, outside", np.abs(inside) > 1, ORANGE),
-        ("measured, without a range", ~np.isfinite(inside), MUTED),
+    for label, kept, marker, colour in (
+        ("measured, in its range", np.abs(inside) <= 1, "o", BLUE),
+        ("measured, outside", np.abs(inside) > 1, "^", ORANGE),
+        ("measured, without a range", ~np.isfinite(inside), "D", MUTED),
     ):
         if kept.any():
-            axes.plot(measured[kept], lines[kept], "o", color=colour, markeredgecolor=PAPER, label=label)
+            axes.plot(measured[kept], lines[kept], marker, color=colour, markeredgecolor=PAPER, label=label)
     axes.set_yticks(lines, names)
     axes.set_xlabel(with_unit(str(table["output"].iloc[0])))
     axes.grid(axis="y", visible=False)

@@ -32,8 +32,8 @@ LAYER_PANELS = 6
 """Maximum number of panels; layers are spread over the model's depth."""
 OUTCOMES = {
     "done": ("|", GREEN),
-    "running": ("|", BLUE),
-    "interrupted": ("X", ORANGE),
+    "running": (">", BLUE),
+    "interrupted": ("D", ORANGE),
     "killed": ("X", RED),
     "failed": ("s", RED),
 }
@@ -143,7 +143,7 @@ def restarts(inputs: FigureInputs) -> Figure:
     )
     return Figure(
         "Kills and resumes",
-        "Every attempt of every training run over wall time. A cross or a square marks an interruption; the number "
+        "Every attempt of every training run over wall time. A diamond, a cross or a square marks an interruption; the number "
         "next to it is the time spent on repeated steps." + fewer + inputs.whose,
         drawing,
         table.to_dict("records"),
