@@ -165,7 +165,7 @@ def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: 
         tried = groups.transform("nunique")[best.index]
         if count := int(((tried > 2) & ((own == low) | (own == high))).sum()):
             at_ends.append(f"{name} in {count} of {int((tried > 2).sum())}")
-        two = [(own[row], low[row] + high[row] - own[row]) for row in tried.index[tried == 2]]
+        two = [(float(own[row]), float(low[row] + high[row] - own[row])) for row in tried.index[tried == 2]]
         of_two += [TwoValues(setting=name, better=better, other=other) for better, other in two]
     notes = []
     if at_ends:
