@@ -593,7 +593,7 @@ def test_a_sweep_of_two_values_asks_for_a_third_that_brackets_the_optimum():
     assert not any("end of the sweep" in note for note in cut.notes)
     (said,) = [note for note in cut.notes if "cannot bracket" in note]
     assert "lr in 30, bs in 30 groups" in said
-    assert "beyond the better one: lr = 0.01, bs = 64." in said
+    assert "beyond the better one: bs = 64, lr = 0.01." in said
     assert (cut.tried_settings == 4).all()
 
 
