@@ -174,23 +174,30 @@ def build_overridden(cls: type[T], settings: Any, overrides: Sequence[str]) -> T
     return build(cls, described)
 
 
-def load_architecture(config: str, overrides: Sequence[str]) -> Architecture:
-    """Return the validated architecture that a config file and its overrides describe."""
+def load_architecture(config: str, overrides: Sequence[str]) -> tuple[Architecture, int | None]:
+    """Return the validated architecture that a config file and its overrides describe, and the sequence length of the
+    training run; None if the config has no recipe.
+    """
     # Architectures import JAX, which `moejax init` does not need.
     from moejax.architecture import Architecture
+    from moejax.data.config import DataConfig
 
     settings = read(config).to_dict()
     if "architecture" not in settings:
         raise UserError(f"{config} has no `architecture`; it has {', '.join(settings)}.")
     where = "config.architecture"
     settings["architecture"] = dump(build(Architecture, settings["architecture"], where))
+    recipe, of_data = settings.get("recipe"), "config.recipe.data"
+    if isinstance(recipe, dict):
+        recipe["data"] = dump(build(DataConfig, recipe.get("data", {}), of_data))
     for word in overrides:
         override(settings, word)
+    length = build(DataConfig, recipe["data"], of_data).sequence_length if isinstance(recipe, dict) else None
     architecture = build(Architecture, settings["architecture"], where)
     architecture.check()
     if fault := architecture.fault_in_training:
         say(f"! A model with this architecture ({config}) cannot be trained: {fault}")
-    return architecture
+    return architecture, length
 
 
 @contextlib.contextmanager

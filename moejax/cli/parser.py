@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import textwrap
 import types
 import typing
@@ -15,7 +16,7 @@ from moejax.cli import command_module
 from moejax.cli.options import REQUIRED, Command, flag_of, kind_of, local
 from moejax.errors import UserError
 from moejax.quantities import format, parse, parse_whole_number
-from moejax.wording import did_you_mean, one_line, told
+from moejax.wording import did_you_mean, listed, one_line, told
 
 
 def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = types.MappingProxyType({})) -> Command:
@@ -53,8 +54,15 @@ def parse_command(name: str, words: Sequence[str], hidden: Mapping[str, Any] = t
 
 
 class _Parser(argparse.ArgumentParser):
+    calls: Sequence[str] = ()
+    """Calls of the command's actions, such as ``moejax laws show NAME``."""
+
     def error(self, message: str) -> NoReturn:
         message = one_line(message.removeprefix("argument "))
+        if self.calls and (wrong := re.match(r"[^-].*: invalid choice: (.+?)(, maybe .*)? \(choose from ", message)):
+            raise UserError(
+                f"{self.prog} has no action {wrong[1]}; write {listed(self.calls, 'or')}. See {self.prog} --help."
+            )
         option = message.removesuffix(": expected one argument")
         if option != message:
             # argparse takes -7B for an option.
@@ -77,10 +85,17 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     _add_options(parser, main or Command)
     if classes:
         actions = parser.add_subparsers(required=main is None, metavar=" | ".join(key.split()[1] for key in classes))
+        parser.calls = [_call(key, cls) for key, cls in classes.items()]
         for key, cls in classes.items():
             about = _prose(cls)
             _add_options(actions.add_parser(key.split()[1], description=about, help=about, allow_abbrev=False), cls)
     return parser
+
+
+def _call(name: str, cls: type[Command]) -> str:
+    """Return the call of an action with its positional arguments, such as ``moejax laws show NAME``."""
+    places = [f.metadata["metavar"] for f in dataclasses.fields(cls) if f.metadata.get("place")]
+    return " ".join(["moejax", name, *places])
 
 
 def _prose(of: Any) -> str:

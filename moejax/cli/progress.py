@@ -98,7 +98,7 @@ def training_progress(training: Training, *, quiet: bool) -> Iterator[Callable[[
     from moejax.report.trainings import training_text
     from moejax.train.training import phase_text
 
-    with progress_display(f"{training.name}: compiling") as update:
+    with progress_display(f"{training.name}: starting") as update:
 
         def report(steps: int, values: dict[str, Any]) -> None:
             total, phase = training.recipe.total_steps, phase_text(training.recipe, values.get("phase", ""))

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 Seed = Annotated[int, whole(0, 2**31 - 1)]
 Length = FormulaLength
+SEQUENCE_LENGTH = 4096
+"""Sequence length without a config, in tokens."""
 Workers = Annotated[int, whole(1, 1_024)]
 """Number of processes, or of CPU devices, on this machine."""
 Positive = Quantity
@@ -496,18 +498,22 @@ class ArchitectureOptions(ConfigOptions):
 
     arch: str | None = option(None, "a published model, such as deepseek-v3.1", metavar="NAME", excludes=("config",))
 
-    def architecture(self) -> Architecture | None:
-        """Return the validated architecture; None if no architecture is given."""
+    def architecture_and_length(self) -> tuple[Architecture | None, int | None]:
+        """Return the validated architecture and the config's sequence length; None for values that are not given."""
         # A published model needs no ConfigDict, so `moejax predict` starts faster without this import.
         if self.arch is not None:
             from moejax.laws.catalogue import find
 
-            return find(self.arch).architecture
+            return find(self.arch).architecture, None
         if self.config is None:
-            return None
+            return None, None
         from moejax.cli.config_file import load_architecture
 
         return load_architecture(self.config, self.overrides)
+
+    def architecture(self) -> Architecture | None:
+        """Return the validated architecture; None if no architecture is given."""
+        return self.architecture_and_length()[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,8 @@ class Proposal(Shown):
     """Noise of the modes, by law of ``by_modes``."""
     standard_errors: Mapping[str, Float[np.ndarray, " answers"]] = field(default_factory=dict)
     """Standard errors of the answers' logarithms by fitted law, as ``moejax fit`` computes them; NaN if unknown."""
+    covariances: Mapping[str, str] = field(default_factory=dict)
+    """Method of ``standard_errors`` by fitted law (``moejax.fit.uncertainty.uncertainty.COVARIANCES``)."""
     instead: tuple[str, ...] = ()
     """Coefficients for which the runs were planned instead, because the fitted law has no answer to the question."""
     titles: tuple[str, ...] = ()
@@ -233,6 +235,7 @@ def propose(
         wanted = {name: [one.functional for one in coefficients]}
         posteriors = posteriors_for(wanted)
     chosen = choose_runs(list(posteriors.values()), candidates.cost(budget.causal), budget)
+    known = {name: uncertainty(fit, runs) for name, fit in fits.items() if name not in assumed}
     return Proposal(
         plan=chosen,
         candidates=candidates,
@@ -244,15 +247,15 @@ def propose(
         by_modes=tuple(searches),
         noises=noises,
         standard_errors={
-            name: _standard_errors(fit, runs, wanted[name]) for name, fit in fits.items() if name not in assumed
+            name: _standard_errors(replace(fits[name], uncertainty=one), wanted[name]) for name, one in known.items()
         },
+        covariances={name: one.covariance for name, one in known.items()},
         instead=instead,
     )
 
 
-def _standard_errors(fit: FitResult, runs: Runs, answers: Sequence[Functional]) -> Float[np.ndarray, " answers"]:
-    known = replace(fit, uncertainty=uncertainty(fit, runs))
-    return known.spread(lambda law: [jnp.log(answer(law)) for answer in answers]).errors
+def _standard_errors(fit: FitResult, answers: Sequence[Functional]) -> Float[np.ndarray, " answers"]:
+    return fit.spread(lambda law: [jnp.log(answer(law)) for answer in answers]).errors
 
 
 def _apart(
@@ -331,7 +334,12 @@ def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict
         return {"batch_tokens": "auto", "data": {"sequence_length": length}, "optimizer": {"learning_rate": "auto"}}
     where, remedy = "The column config of the table's last run", "leave the column out"
     config = foreign_json(str(read.frame["config"].iloc[-1]), where, shape={"recipe": dict}, remedy=remedy)
-    return _changed(config["recipe"], dump(default))
+    recipe = _changed(config["recipe"], dump(default))
+    return recipe if sequence_length is None else _changed_length(recipe, sequence_length)
+
+
+def _changed_length(recipe: dict[str, Any], sequence_length: int) -> dict[str, Any]:
+    return {**recipe, "data": {**recipe.get("data", {}), "sequence_length": sequence_length}}
 
 
 def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from moejax.design.build import changed_options
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import Proposal
+from moejax.fit.uncertainty.uncertainty import COVARIANCES
 from moejax.laws.accounting import params
 from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
@@ -186,7 +187,23 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
         ]
         for (name, posterior), lost in zip(proposal.posteriors.items(), proposal.plan.unidentified, strict=True)
     ]
-    return Table(title, columns, rows)
+    return Table(title, columns, rows, list(_methods(proposal)))
+
+
+def _methods(proposal: Proposal) -> Iterator[str]:
+    """Yield sentences about the method of each law's uncertainty."""
+    for kind in dict.fromkeys(proposal.covariances.values()):
+        yield f"Standard errors of the answer's logarithm: {COVARIANCES[kind]}."
+    if proposal.by_modes:
+        yield (
+            "Standard deviation of the answer's logarithm: over the modes of the posterior, each with a Laplace "
+            "approximation."
+        )
+    elif others := [name for name in proposal.posteriors if name not in proposal.covariances]:
+        yield (
+            f"{listed(others)}: standard deviation of the answer's logarithm by a Laplace approximation around "
+            "published constants."
+        )
 
 
 def _deviation(proposal: Proposal, name: str, number: int) -> float | Written:

@@ -64,6 +64,12 @@ def candidates(training: Training, topology: Topology, room: float = ROOM) -> li
     return sorted(fitting, key=lambda one: (one.seconds, one.seconds_without_overlap, one.memory_bytes))
 
 
+def ranked(training: Training, topology: Topology) -> list[PlanCandidate]:
+    """Return the configuration's own choice, then all other candidates that fit, sorted by estimated step time."""
+    own = _candidate(training, topology)
+    return [own, *(one for one in candidates(training, topology) if one.words != own.words)]
+
+
 def search(
     training: Training, topology: Topology, make: Make, *, compiled: int = 6, progress: StageCallback | None = None
 ) -> list[Plan]:
@@ -72,9 +78,7 @@ def search(
 
     The roofline of ``analytic_estimate`` ranks the candidates. The configuration's own choice is always included.
     """
-    own = _candidate(training, topology)
-    best = [one for one in candidates(training, topology) if one.words != own.words]
-    chosen = [own, *best[: compiled - 1]]
+    chosen = ranked(training, topology)[:compiled]
     plans = []
     for number, one in enumerate(chosen):
         if progress:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from moejax.plan.search import ways
+from moejax.plan.analytic_estimate import analytic_estimate
+from moejax.plan.search import ROOM, PlanCandidate, ways
 from moejax.plan.step_time import model_flops
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
@@ -105,7 +107,7 @@ def estimate_summary(
     tables = [Table("estimated memory of one chip", (Column(""), Column("bytes", format_bytes)), rows, [ESTIMATED])]
     if roofline is not None and topology.chip is not None:
         seconds, recipe = roofline.step_seconds, training.recipe
-        mfu = model_flops(training) / (seconds * topology.chips * topology.chip.flops_per_second)
+        mfu = _mfu(training, topology, seconds)
         steps = recipe.steps(max(recipe.budgets_tokens))
         hours = steps * seconds / 3600 * topology.chips
         cost = "" if price is None else f", {hours * price:,.0f} at {price:g} an hour"
@@ -125,6 +127,72 @@ def estimate_summary(
     over = memory.total - device.memory_bytes if device else 0
     warnings = [f"The estimated memory exceeds the chip's by {format_bytes(over, 3)}."] if over > 0 else []
     return Result(title=title, warnings=warnings, tables=tables, data=data)
+
+
+SHOWN = 10
+"""Maximum number of rows in the table of an estimated search."""
+
+
+def estimated_search_summary(ranked: Sequence[PlanCandidate], price: float | None = None) -> Result:
+    """Return the estimated candidates of a search, best first, followed by the estimate of the best one.
+
+    Args:
+      ranked: the configuration's own choice, followed by the other candidates that fit, in order
+        (``moejax.plan.search.ranked``).
+    """
+    own, *others = ranked
+    device = own.topology.device
+    fits = device is None or own.memory_bytes <= ROOM * device.memory_bytes
+    every = sorted(ranked, key=lambda one: one.seconds) if fits else [*others, own]
+    rows = [_estimated(one, one is own) for one in every[:SHOWN]]
+    if own not in every[:SHOWN]:
+        rows.append(_estimated(own, True))
+    columns = (
+        Column("", words=True),
+        Column("mesh"),
+        Column("remat", words=True),
+        Column("parts"),
+        Column("memory", lambda value: format_bytes(value, 3)),
+        Column("roofline", lambda value: f"{value:.3g} s"),
+        Column("MFU", percent()),
+        Column("limited by", words=True),
+    )
+    limit = "" if device is None else f" with an estimated memory of at most {ROOM:.0%} of a chip's"
+    order = "the number of microbatches, because no time is estimated" if own.topology.chip is None else "the roofline"
+    notes = [
+        f"{len(others) + fits:,} candidates{limit}, ranked by {order}. Leave out --estimate to compile the best of "
+        "them."
+    ]
+    best = every[0]
+    result = estimate_summary(best.training, best.topology, analytic_estimate(best.training, best.topology), price)
+    data = {**result.data, "others": [_estimated_data(one) for one in every[1:]]}
+    table = Table("estimated candidates", columns, rows, notes)
+    return replace(result, tables=[table, *result.tables], data=data)
+
+
+def _estimated(one: PlanCandidate, is_own: bool) -> list[Any]:
+    roofline = analytic_estimate(one.training, one.topology).roofline
+    recipe = one.training.recipe
+    return [
+        "the config's" if is_own else "",
+        _axes(vars(recipe.mesh)),
+        recipe.runtime.remat,
+        recipe.microbatches,
+        one.memory_bytes,
+        roofline and roofline.step_seconds,
+        roofline and _mfu(one.training, one.topology, roofline.step_seconds),
+        roofline.limited_by if roofline else "",
+    ]
+
+
+def _estimated_data(one: PlanCandidate) -> dict[str, Any]:
+    timed = {} if one.topology.chip is None else {"step_seconds": one.seconds}
+    return {"options": one.words, "memory_bytes": one.memory_bytes, **timed}
+
+
+def _mfu(training: Training, topology: Topology, seconds: float) -> float:
+    assert topology.chip is not None
+    return model_flops(training) / (seconds * topology.chips * topology.chip.flops_per_second)
 
 
 def search_summary(plans: list[Plan], price: float | None = None) -> Result:
@@ -166,7 +234,11 @@ def _compiled(plan: Plan) -> list[Any]:
 
 
 def _mesh(plan: Plan) -> str:
-    return " ".join(f"{axis}={size}" for axis, size in plan.mesh.items() if size > 1)
+    return _axes(plan.mesh)
+
+
+def _axes(mesh: Mapping[str, int]) -> str:
+    return " ".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1)
 
 
 def _memory(plan: Plan) -> Table:

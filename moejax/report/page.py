@@ -144,6 +144,7 @@ def _environment() -> Environment:
         "flops": _or_dash(_power_of_ten),
         "percent": _or_dash(lambda value: f"{value:.1%}"),
         "bytes": format_bytes,
+        "breakable": _breakable,
         "clock": _or_dash(_clock),
         "csv_link": lambda text: "data:text/csv;charset=utf-8;base64," + base64.b64encode(text.encode()).decode(),
         "interval": _interval,
@@ -164,6 +165,12 @@ def _power_of_ten(value: float) -> Markup:
     digits, power = f"{value:.2e}".split("e")
     factor = "" if digits == "1.00" else f"{digits} · "
     return Markup("{}10<sup>{}</sup>").format(factor, int(power))
+
+
+def _breakable(name: object) -> Markup:
+    """Return a name as HTML that may break after separators such as ``-`` and ``_``."""
+    parts = re.split(r"(?<=[_/,=:+])|(?<=-)(?<![0-9]e-)", printable(str(name)))
+    return Markup("<wbr>").join(filter(None, parts))
 
 
 def _clock(value: float) -> str:

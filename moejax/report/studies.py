@@ -7,6 +7,7 @@ from typing import Any
 
 from moejax.json_text import fields
 from moejax.quantities import clock, format, format_bytes
+from moejax.report.trainings import state_text
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.study.estimate import EstimatedDownstream, StudyEstimate
 from moejax.study.stages import later
@@ -21,7 +22,7 @@ MOST_SHOWN = 20
 
 STATUS = (
     Column("model", value="model"),
-    Column("state", words=True, value="state"),
+    Column("state", words=True, value=lambda one: state_text(one)),
     Column("runs", value=lambda one: f"{len(one.rows)}/{one.runs}"),
     Column("of steps", percent(0), value="share"),
     # A non-finite loss is a known value and is shown.

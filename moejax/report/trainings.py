@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moejax.quantities import clock, format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.train.directory.attempts import RUNNING
 from moejax.train.directory.status import Status, read_status
+
+if TYPE_CHECKING:
+    from moejax.study.status import RunStatus
 
 ROUTING = {
     "load_cv": "load CV",
@@ -74,6 +77,11 @@ def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> li
     return [Table(title, [Column("layer"), *columns], rows)]
 
 
+def state_text(status: Status | RunStatus) -> str:
+    """Return a training run's state, such as ``running, compiling``."""
+    return ", ".join(filter(None, (status.state, status.activity)))
+
+
 def training_status(status: Status) -> Result:
     """Return the state of one training run."""
     table = Table(f"{status.name} in {status.folder}", (Column(""), Column("", words=True)), list(_lines(status)))
@@ -82,7 +90,7 @@ def training_status(status: Status) -> Result:
 
 def _lines(status: Status) -> Iterator[tuple[str, str]]:
     """Yield the labels and values of a training run's status."""
-    yield "state", status.state + (f": {status.why}" if status.why else "")
+    yield "state", f"{state_text(status)}: {status.why}" if status.why else state_text(status)
     if status.phase is not None and status.step is not None and status.tokens is not None:
         yield (
             "phase",
@@ -120,7 +128,7 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
 
 TRAININGS = (
     Column("model", value="name"),
-    Column("state", words=True, value="state"),
+    Column("state", words=True, value=lambda status: state_text(status)),
     Column("steps", value=lambda status: _steps(status)),
     # A non-finite loss is a known value and is shown.
     Column("loss", value=lambda one: None if one.loss is None else Written(one.loss, f"{one.loss:.4f}")),

@@ -247,7 +247,7 @@ def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) ->
         hosts = topology.chips // chips_per_host(topology)
         minutes = minutes_for(one, devices)
         return ResourceRequest(
-            chips=topology.chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
+            chips=topology.chips, chip=name, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
         )
 
     return _requests(study, find(name).device, options.mfu, sizes, slice_of, asked.slices if asked else 1)
@@ -314,7 +314,8 @@ def _gpu_resources(options: SlurmOptions | SkyOptions, study: Study, name: str) 
     def machines(chips: int, one: EstimatedTraining) -> ResourceRequest:
         nodes = math.ceil(chips / per_node)
         # One process per machine has all its GPUs.
-        return ResourceRequest(chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips))
+        minutes = minutes_for(one, chips)
+        return ResourceRequest(chips=chips, chip=chip.name, nodes=nodes, processes=nodes, minutes=minutes)
 
-    sizes = [options.nodes * per_node] if options.nodes else gpu_sizes(per_node)
-    return _requests(study, find(name), options.mfu, sizes, machines)
+    sizes, chip = [options.nodes * per_node] if options.nodes else gpu_sizes(per_node), find(name)
+    return _requests(study, chip, options.mfu, sizes, machines)

@@ -234,6 +234,8 @@ class ResourceRequest:
 
     chips: int = 0
     """Number of accelerators; 0 for a CPU."""
+    chip: str = ""
+    """Name of the accelerator for which ``chips`` and ``minutes`` were estimated; empty for a CPU."""
     topology: str = ""
     """The TPU slice, as ``moejax.plan.topology`` writes it; empty for other chips."""
     nodes: int = 1

@@ -24,6 +24,7 @@ from moejax.train.directory.attempts import (
     Attempt,
     device_seconds,
     parse_attempts,
+    running_text,
 )
 from moejax.train.directory.identity import HISTORY, parse_history
 from moejax.train.directory.metrics import number, parse_lines
@@ -88,6 +89,8 @@ class RunStatus:
     """One of ``moejax.train.directory.attempts.STATES``. An interrupted training run resumes at the next launch or
     requeue, a failed training run at the next launch.
     """
+    activity: str
+    """Activity of a running training run, such as ``compiling``; empty while it logs steps, or if it is not running."""
     rows: tuple[dict[str, Any], ...]
     runs: int
     share: float
@@ -138,8 +141,8 @@ def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
     """Return the share of finished work, and a line of text about the training runs that are running."""
     done = sum(one.flops * one.share for one in statuses)
     running = ", ".join(
-        f"{one.model} compiling"
-        if one.loss is None
+        f"{one.model} {one.activity or RUNNING}"
+        if one.activity or one.loss is None
         else f"{one.model} loss {one.loss:.2f}{one.phase and f' ({one.phase})'}"
         for one in statuses
         if one.state == RUNNING
@@ -179,11 +182,12 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
     except Damaged as problem:
         problems.append(told(problem))
         logged = []
-    state, why = _state(len(rows) == len(training.recipe.budgets_tokens), attempts)
+    state, why = _state(len(rows) == len(training.recipe.budgets_tokens), attempts, bool(logged))
     share = 1.0 if state == DONE else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
     return RunStatus(
         model=training.name,
         state=state,
+        activity=running_text(attempts, bool(logged)) if state == RUNNING else "",
         rows=tuple(rows),
         runs=len(training.recipe.budgets_tokens),
         share=min(share, 1.0),
@@ -199,7 +203,7 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
     )
 
 
-def _state(has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
+def _state(has_rows: bool, attempts: Sequence[Attempt], has_logged: bool) -> tuple[str, str]:
     """Return the state and its reason. The lock is not visible on other machines, so a training run counts as running
     if its last update is recent.
     """
@@ -212,7 +216,8 @@ def _state(has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
         return FAILED if last.state == FAILED else INTERRUPTED, last.why
     if silent < SILENT_SECONDS:
         return RUNNING, ""
-    return INTERRUPTED, f"its last update was {silent / 60:.0f} minutes ago ({last.where})."
+    when = ", ".join(filter(None, (f"{silent / 60:.0f} minutes ago", last.moment(has_logged))))
+    return INTERRUPTED, f"its last update was {when} ({last.where})."
 
 
 def _last_lines(storage: DirFileSystem, path: str) -> list[dict[str, Any]]:

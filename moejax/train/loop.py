@@ -23,6 +23,7 @@ from moejax.data.corpus import Corpus
 from moejax.errors import UserError
 from moejax.train.batches import read_batches
 from moejax.train.devices import without_mfu
+from moejax.train.directory.attempts import COMPILING, INITIALIZING, STEPPING
 from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hooks import (
@@ -105,7 +106,13 @@ def train(
     stop, log = stop or Stop(group.count), log if group.is_main else lambda text: None
     data_folder, programs = data_folder or folder / DATA, programs_folder or folder / "programs"
     opened = open_runs(
-        [(training, folder), *beside], data_folder, group=group, accept_changes=accept_changes, began=began, log=log
+        [(training, folder), *beside],
+        data_folder,
+        group=group,
+        accept_changes=accept_changes,
+        began=began,
+        stop=stop,
+        log=log,
     )
     with opened as (runs, mesh, corpus):
         if group.is_main:
@@ -195,6 +202,7 @@ class Trainer:
           UserError: the training diverged, or a checkpoint cannot be written.
         """
         self.enter("starting")
+        self.begin(INITIALIZING)
         again, end, recipe = until is not None, phase.end if until is None else until, self.recipe
         start, state, seconds = checkpoints.restore_newest(until) or (phase.start, initial_state(), 0.0)
         if not again:
@@ -206,9 +214,11 @@ class Trainer:
             self.log(f"The {phase.name} has no checkpoint at step {end}; its steps from step {start} on are repeated.")
         if not self.stop.steps:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins once compilation is done.")
+        self.begin(COMPILING)
         steps, batches = self.compile(start, end), self.batches(phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # Seconds count as training from here on: every process has finished compiling.
+        self.begin(STEPPING)
         began, spacing, watch, metrics = time.monotonic(), 0, Stopwatch(start, seconds), None
         hooks: list[StepHook] = [RecordTime(self.runs)]
         if not again:
@@ -330,6 +340,11 @@ class Trainer:
         """Attribute time to a time bucket from now on."""
         for run in self.runs:
             run.attempts.enter(bucket)
+
+    def begin(self, activity: str) -> None:
+        """Record the activity that begins now."""
+        for run in self.active():
+            run.attempts.begin(activity)
 
 
 def _save_now(checkpoints: RunCheckpoints, step: int, state: TrainState, watch: Stopwatch) -> None:

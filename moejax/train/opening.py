@@ -31,6 +31,7 @@ from moejax.train.mesh import make_mesh
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.run import TrainingRun
+from moejax.train.stopping import Stop
 from moejax.train.training import Training, phases, shared_settings, vmapped_runs
 from moejax.wording import says, told
 
@@ -49,6 +50,7 @@ def open_runs(
     group: ProcessGroup,
     accept_changes: bool,
     began: float | None,
+    stop: Stop,
     log: Callable[[str], None],
 ) -> Iterator[tuple[list[TrainingRun], Mesh, Corpus]]:
     """Yield the opened training runs, their mesh and their corpus. ``trainings`` pairs each training with its folder.
@@ -93,6 +95,8 @@ def open_runs(
         for run in unfinished:
             run.attempts.log_rounding_changes()
             opened.enter_context(run.attempts)
+            stop.before_exit.append(run.attempts.stop)
+            opened.callback(stop.before_exit.remove, run.attempts.stop)
             if group.is_main:
                 its = run.training
                 loggers = open_loggers(its.recipe.loggers, run.folder, its.name, its.as_json())

@@ -41,6 +41,8 @@ class Stop:
         self._agreed = False
         self.number = 0
         """Number of the received signal; 0 if none was received."""
+        self.before_exit: list[Callable[[int], None]] = []
+        """Functions that record the signal's number before a signal ends the process at once."""
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
@@ -87,7 +89,11 @@ class Stop:
                 show_cursor = "\x1b[?25h" if os.isatty(2) else ""
                 when = "while no step was running" if self.steps else "before a step was taken"
                 os.write(2, f"{show_cursor}\nmoejax: Stopped {when}; {_RESUMES}\n".encode())
-            os._exit(exit_status(self.number))
+            try:
+                for record in self.before_exit:
+                    record(self.number)
+            finally:
+                os._exit(exit_status(self.number))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ import pytest
 from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.cli.commands import count
-from moejax.laws.accounting import params
+from moejax.cli.commands.predict import PredictCommand
+from moejax.cli.config_file import load_architecture
+from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.catalogue import CATALOGUE
 
 CONFIG = """
@@ -115,3 +117,33 @@ def test_effective_parameters_are_those_of_the_dense_model_with_the_same_loss(ca
     (twin,) = json.loads(capsys.readouterr().out)["predictions"]
     assert twin["values"]["loss"] == pytest.approx(mixture["values"]["loss"], rel=1e-9)
     assert twin["params_effective"] == pytest.approx(mixture["params_effective"], rel=1e-9)
+
+
+def test_the_sequence_length_is_the_configs_unless_one_is_given(tmp_path, capsys):
+    file = tmp_path / "small.py"
+    recipe = '"recipe": {"budgets_tokens": [4096], "batch_tokens": 1024, "data": {"sequence_length": 512}}'
+    file.write_text(CONFIG.replace('"seed": 0', recipe))
+
+    def length(*words):
+        assert run("--config", str(file), *words, "--json") == 0
+        return json.loads(capsys.readouterr().out)["sequence_length"]
+
+    assert length() == 512
+    assert length("--config.recipe.data.sequence_length=128") == 128
+    assert length("--sequence-length", "2048") == 2048
+    file.write_text(CONFIG)
+    assert length() == 4096
+    file.write_text(CONFIG.replace('"seed": 0', '"recipe": {"budgets_tokens": [4096]}'))
+    assert length("--config.recipe.data.sequence_length=128") == 128
+
+
+def test_predictions_count_the_flops_of_the_configs_sequence_length(tmp_path):
+    file = tmp_path / "small.py"
+    flops = []
+    for length in (64, 8192):
+        file.write_text(CONFIG.replace('"seed": 0', f'"recipe": {{"data": {{"sequence_length": {length}}}}}'))
+        design = PredictCommand(law="chinchilla", config=str(file), tokens=1e9).design()
+        per_token = flops_per_token(load_architecture(str(file), [])[0], length).training
+        assert design.flops == float(per_token * 1e9)
+        flops.append(design.flops)
+    assert flops[0] < flops[1]

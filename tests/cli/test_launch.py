@@ -578,3 +578,14 @@ def test_no_word_begins_a_line_of_its_own_in_a_script(words, capsys):
     said = capsys.readouterr()
     assert "has a line break or another control character" in said.err
     assert said.out == ""
+
+
+def test_the_chip_of_an_estimate_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for words in ([], ["--chip", "h200", "--mfu", "0.3"], ["--chip", "cpu"]):
+        assert main(["launch", "slurm", TINY, "--out", "/shared/x", *words]) == 0
+        said.append(capsys.readouterr().err)
+    assert "estimates for NVIDIA H100 SXM at 40% MFU" in said[0]
+    assert "estimates for NVIDIA H200 SXM at 30% MFU" in said[1]
+    assert "estimates for" not in said[2]

@@ -62,8 +62,24 @@ def test_sets_of_constants_of_other_documents_are_cited_too(capsys):
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [(["show", "zhoa"], "zhao"), (["show"], "arguments are required: NAME"), (["list"], "choose from 'show'")],
+    [
+        (["show", "zhoa"], "zhao"),
+        (["show"], "arguments are required: NAME"),
+        (["list"], "has no action 'list'; write moejax laws show NAME"),
+    ],
 )
 def test_mistakes_are_answered_in_sentences(words, sentence, capsys):
     assert main(["laws", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["laws", "zhao"], "moejax laws has no action 'zhao'; write moejax laws show NAME."),
+        (["study", "runs/x"], "has no action 'runs/x'; write moejax study status DIR or moejax study gather DIR."),
+    ],
+)
+def test_an_action_that_was_left_out_is_named_with_its_arguments(words, sentence, capsys):
+    assert main(words) == 2
     assert sentence in capsys.readouterr().err

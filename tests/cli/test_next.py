@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
+from moejax.cli.commands.next import _swept
 from moejax.cli.config_file import load
 from moejax.experimental_design.summary import names_of
 from moejax.fit.runs import runs_from
@@ -13,7 +14,7 @@ from moejax.fit.selection.metrics import predict
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.catalogue import find
 from moejax.laws.chips import CHIPS, flops_per_hour
-from moejax.laws.dense.chinchilla import HOFFMANN_2022
+from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.run_table import read, write
 from moejax.stored import read_json
@@ -96,6 +97,26 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
     assert "Budget: 1e+20 FLOPs. These runs:" in said
     assert "chip-hours of NVIDIA H100 SXM at 40%" in said
     assert "the candidates' FLOPs" in said
+
+
+def test_uncertainties_name_their_method(table, tmp_path, capsys):
+    rows = [{"params_active": n, "tokens": d, "flops": 6 * n * d} for n in (3e7, 4e8) for d in (1e9, 8e9)]
+    asked = ["--target", LARGE, "--candidates", str(write(rows, tmp_path / "could.csv"))]
+    for more, method in (
+        ([], "Standard errors of the answer's logarithm: CR2 sandwich"),
+        (["--around", "hoffmann-2022", "--noise", "0.01"], "a Laplace approximation around published constants"),
+    ):
+        assert main(words(table, *asked, *more)) == 0
+        assert method in " ".join(capsys.readouterr().out.split())
+
+
+def test_only_runs_with_a_sweep_are_called_the_best_of_a_sweep():
+    assert not list(_swept("lr", [Chinchilla], np.array([1, 1])))
+    (some,) = _swept("lr", [Chinchilla], np.array([1, 3, 3, 1]))
+    assert "2 of 4 runs of the table are the best of a sweep over lr" in some
+    assert "A sweep of 3 runs, as in the table, costs 3 times these FLOPs." in some
+    (every,) = _swept("lr", [Chinchilla], np.array([2, 4]))
+    assert every.startswith("Every run of the table is the best of a sweep over lr")
 
 
 def test_no_candidate_above_the_largest_run_is_proposed(table, tmp_path, capsys):

@@ -51,6 +51,23 @@ def test_a_plan_is_tables_and_json(capsys, tmp_path):
     assert json.loads((tmp_path / "plan.json").read_text())["mesh"] == {"data": 1, "fsdp": 2, "expert": 2, "tensor": 2}
 
 
+def test_an_estimated_search_compiles_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(process, "plan", None)
+    words = ["--topology", "v5e:4x4", "--search", "--estimate"]
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    assert "estimated candidates" in said
+    assert "the config's" in said
+    assert run(*words, "--price", "2", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["step_seconds"] <= min(one["step_seconds"] for one in data["others"])
+    assert data["cost"] > 0
+    assert run("--topology", "cpu:8", "--search", "--estimate") == 0
+    assert "the number of microbatches" in " ".join(capsys.readouterr().out.split())
+    assert run(*words, "--compile", "2") == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
 def test_a_search_ranks_what_it_compiled(capsys):
     assert run("--topology", "cpu:8", "--mesh", "fsdp=8", "--search", "--compile", "2", "--json") == 0
     data = json.loads(capsys.readouterr().out)

@@ -464,6 +464,32 @@ def test_a_column_of_ours_is_not_offered_for_another():
         read_runs(grid(), LossCompute)
 
 
+@pytest.mark.parametrize(
+    ("columns", "units", "remedy"),
+    [
+        ({"params_active": "active_params", "tokens": "toks"}, (1, 1), "6 * active_params * toks"),
+        ({"params_active": "N", "tokens": "D"}, (1, 1), "6 * N * D"),
+        ({"params_active": "N (M)", "tokens": "D (B)"}, (1e6, 1e9), "6 * (`N (M)` * 1e6) * (`D (B)` * 1e9)"),
+    ],
+)
+def test_missing_flops_are_computed_from_the_tables_own_columns_and_units(columns, units, remedy):
+    frame = grid().drop(columns="flops", errors="ignore")
+    right = 6 * frame["params_active"] * frame["tokens"]
+    for name, unit in zip(columns, units, strict=True):
+        frame[name] = frame[name] / unit
+    frame = frame.rename(columns=columns)
+    with pytest.raises(ValueError, match="flops can be computed from the other columns") as e:
+        read_runs(frame, LossCompute)
+    assert dict(remedies(e)) == {"flops": remedy}
+    read = read_runs(frame, LossCompute, mapping=dict(remedies(e)))
+    np.testing.assert_allclose(read.runs.design.flops, right, rtol=1e-12)
+    mixtures = frame.assign(experts=8)
+    if columns["params_active"] != "active_params":
+        with pytest.raises(ValueError, match="counts active parameters, flops can be computed") as e:
+            read_runs(mixtures, LossCompute)
+        assert remedy in str(e.value)
+
+
 def test_fields_that_follow_from_what_a_table_derived_of_them_have_a_remedy_that_reads_them():
     right = pd.DataFrame({"top_k": [3.0, 8.0, 5.0], "num_shared_experts": [1.0, 0.0, 2.5], "model_dim": 64.0})
     right = right.assign(params_active=[1e8, 2e8, 3e8], params_total=[3e8, 2e8, 9e8], expert_hidden=[32.0, 64.0, 16.0])
@@ -556,8 +582,25 @@ def test_the_best_of_each_sweep_is_kept_and_the_rest_is_said(names):
     np.testing.assert_allclose(np.sort(read.runs.loss), np.sort(grid()["loss"]))
     assert any("Dropped: 240 of 270 rows" in note for note in read.dropped)
     assert not any("end of the sweep" in note for note in read.notes)
-    cut = read_runs(swept(), Chinchilla, best_by=names, where=["lr < 5e-3", "bs < 200"])
-    assert any("end of the sweep" in note and note.count("in 30 of 30") == 2 for note in cut.notes)
+    assert (read.tried_settings == 9).all()
+    rising = swept().assign(loss=lambda f: f["loss"] - 0.3 * np.log10(f["lr"]))
+    cut = read_runs(rising, Chinchilla, best_by=names)
+    assert any("end of the sweep" in note and note.count("in 30 of 30") == 1 for note in cut.notes)
+
+
+def test_a_sweep_of_two_values_asks_for_a_third_that_brackets_the_optimum():
+    cut = read_runs(swept(), Chinchilla, best_by=["lr", "bs"], where=["lr < 5e-3", "bs > 100"])
+    assert not any("end of the sweep" in note for note in cut.notes)
+    (said,) = [note for note in cut.notes if "cannot bracket" in note]
+    assert "lr in 30, bs in 30 groups" in said
+    assert "beyond the better one: bs = 64, lr = 0.01." in said
+    assert (cut.tried_settings == 4).all()
+
+
+def test_runs_without_a_sweep_count_as_tried_once():
+    some = swept().query("lr == 1e-3 or tokens > tokens.median()").query("bs == 128")
+    tried = read_runs(some, Chinchilla, best_by=["lr"]).tried_settings
+    assert set(tried) == {1, 3}
 
 
 def test_seeds_are_replicates_and_each_keeps_its_best():

@@ -181,14 +181,20 @@ def test_near_optimal_runs_give_the_hyperparameter_law():
     assert low < HYPERPARAMETERS.batch_exponent < high
     assert found.runs < len(flops) / 9
     assert (found.at_an_end, found.optima) == (0, 7)
-    # Of batches from the best one up, the best is the first; one that is the same at every budget says nothing.
+    # Of two batches, one is always at an end; one that is the same at every budget says nothing.
     upper = moves[:, 1] >= 0
     same = np.where(moves[:, 1] == 0, 512.0, 2048.0)
     (found,) = hyperparameter_law(sweep, number, np.unique(flops), {"mixtures": upper}, rate, same)
-    assert (found.at_an_end, found.optima) == (7, 7)
+    assert (found.at_an_end, found.optima) == (0, 7)
     written = {row[0]: row[2] for row in found.table().rows}
     assert written["batch_exponent"] is None
     assert written["learning_rate_exponent"] is not None
+    (note,) = found.table().notes
+    assert "two values cannot bracket an optimum: batch_tokens in 7 groups" in note
+    assert note.endswith("batch_tokens = 128.")
+    # Of batches from the best one up, the best is the first.
+    (found,) = hyperparameter_law(sweep, number, np.unique(flops), {"mixtures": upper}, rate, batch)
+    assert (found.at_an_end, found.optima) == (7, 7)
     assert found.table().notes == ["7 of 7 optima are at the edge of the trained range"]
 
 

@@ -14,9 +14,9 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.interconnect import interconnect
 from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
-from moejax.plan.search import candidates, remedies, search
+from moejax.plan.search import candidates, ranked, remedies, search
 from moejax.plan.step_time import Roofline
-from moejax.plan.summary import summary
+from moejax.plan.summary import SHOWN, estimated_search_summary, summary
 from moejax.plan.topology import parse
 from moejax.report import render
 from moejax.train.mesh import MeshShape
@@ -391,3 +391,21 @@ def test_a_plan_with_products_of_8_bits_says_that_they_were_measured_to_gain_not
     assert "faster than bfloat16" in said["fp8"]
     assert "matmuls in fp8" in said["fp8"]
     assert "bfloat16" not in said["none"]
+
+
+def test_an_estimated_search_ranks_all_candidates_and_marks_the_configs_own():
+    ranking = ranked(training("full"), parse("v5p:2x2x4"))
+    result = estimated_search_summary(ranking, 2.0)
+    table, memory, time = result.tables
+    seconds = [row[5] for row in table.rows[:SHOWN]]
+    assert seconds == sorted(seconds)
+    assert sum(row[0] == "the config's" for row in table.rows) == 1
+    assert len(result.data["others"]) == len(ranking) - 1
+    assert result.data["step_seconds"] == min(one.seconds for one in ranking)
+    assert f"{len(ranking):,} candidates" in table.notes[0]
+    assert memory.title.startswith("estimated memory")
+    assert time.title.startswith("estimated time")
+    # A config that does not fit is the last row.
+    too_large = replace(training(), recipe=replace(training().recipe, batch_tokens=2**24))
+    rows = estimated_search_summary(ranked(too_large, V5E)).tables[0].rows
+    assert [row[0] for row in rows].index("the config's") == len(rows) - 1

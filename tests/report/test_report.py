@@ -16,7 +16,7 @@ from moejax.report.render import markdown
 from moejax.study.compute_optimum import family
 from moejax.study.stages import StageResult
 
-VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
+VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr"}
 
 
 class Page(HTMLParser):

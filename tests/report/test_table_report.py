@@ -324,3 +324,12 @@ def test_columns_that_no_run_has_are_left_out_of_the_tables(tmp_path, unfitted):
     assert [page.count(">active</th>") for page in (full, bare)] == [2, 2]
     assert "of – parameters" not in bare
     assert ">–</td>" not in bare
+
+
+def test_a_long_name_breaks_at_its_separators(tmp_path, unfitted):
+    name = "dense-512x8_lr=3e-4_wd=0.1/seed=0_second-attempt-after-<crash>"
+    text = _page(synthetic.runs(8).assign(model=name), tmp_path)
+    broken = (
+        "dense-<wbr>512x8_<wbr>lr=<wbr>3e-4_<wbr>wd=<wbr>0.1/<wbr>seed=<wbr>0_<wbr>second-<wbr>attempt-<wbr>after-<wbr>"
+    )
+    assert f'<p class="big long">{broken}&lt;crash&gt;</p>' in text

@@ -20,7 +20,16 @@ from moejax.stored import sealed
 from moejax.study.run import fetch, materialise_at, write_table
 from moejax.study.status import progress, run_statuses, seconds_left
 from moejax.study.study import Study
-from moejax.train.directory.attempts import ATTEMPTS, DONE, FAILED, INTERRUPTED, RUNNING, Attempt
+from moejax.train.directory.attempts import (
+    ATTEMPTS,
+    COMPILING,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    OPENING_DATA,
+    RUNNING,
+    Attempt,
+)
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.training import Recipe, phases
 
@@ -107,6 +116,20 @@ def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_sai
     work_on(url, "a", attempt(time.time() - 7200, time.time() - 3600))
     assert of(url, "a").state == "interrupted"
     assert "its last update was 60 minutes ago" in of(url, "a").why
+
+
+def test_a_training_without_a_logged_step_says_what_it_does(url, capsys):
+    write_study(url)
+    now = time.time()
+    compiling = dataclasses.replace(attempt(now - 10, now), activity=COMPILING)
+    work_on(url, "a", compiling)
+    work_on(url, "b", dataclasses.replace(compiling, activity=OPENING_DATA))
+    work_on(url, "c", dataclasses.replace(compiling, began=now - 7200, until=now - 3600))
+    text = progress(run_statuses(open_storage(url), STUDY.trainings()))[1]
+    assert text == "0 of 3 models trained; a compiling, b opening data"
+    assert "60 minutes ago, while compiling, before its first step" in of(url, "c").why
+    assert main(["study", "status", url]) == 0
+    assert "running, compiling" in " ".join(capsys.readouterr().out.split())
 
 
 def test_time_left_follows_from_the_speed_of_the_last_steps(url):

@@ -18,7 +18,17 @@ from moejax.folder import only_writer
 from moejax.report.trainings import routing_tables
 from moejax.stored import write_json
 from moejax.train.directory import metrics
-from moejax.train.directory.attempts import DONE, INTERRUPTED, RUNNING, WAITING
+from moejax.train.directory.attempts import (
+    COMPILING,
+    DONE,
+    INITIALIZING,
+    INTERRUPTED,
+    OPENING_DATA,
+    RUNNING,
+    STEPPING,
+    WAITING,
+    AttemptRecorder,
+)
 from moejax.train.directory.metrics import scalars
 from moejax.train.directory.status import read_status
 from moejax.train.loop import train
@@ -140,6 +150,49 @@ def test_states_by_lock_and_last_word(tmp_path, training):
     write_json(tmp_path / "attempts.json", [{**attempt, "state": DONE}])
     status = read_status(tmp_path)
     assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "done, but branch-2048.json is missing")
+
+
+@pytest.mark.parametrize(
+    ("activity", "reached", "running", "ended"),
+    [
+        (OPENING_DATA, {}, "opening data", "while opening data, before its first step"),
+        (COMPILING, {}, "compiling", "while compiling, before its first step"),
+        (COMPILING, {"trunk": 10}, "compiling", "while compiling"),
+        (STEPPING, {}, "before its first logged step", "before its first logged step"),
+        (STEPPING, {"trunk": 3}, "", "without a record"),
+    ],
+)
+def test_the_state_says_how_far_a_training_came_before_its_first_step(
+    tmp_path, training, capsys, activity, reached, running, ended
+):
+    write_json(tmp_path / "training.json", training.as_json())
+    attempt = {"began": 1.0, "until": 2.0, "activity": activity, "reached": reached}
+    write_json(tmp_path / "attempts.json", [attempt])
+    with only_writer(tmp_path):
+        assert read_status(tmp_path).activity == running
+        assert main(["status", str(tmp_path)]) == 0
+    assert re.search(f"state +running{f', {running}' if running else ''} *\n", capsys.readouterr().out)
+    status = read_status(tmp_path)
+    assert (status.state, status.activity) == (INTERRUPTED, "")
+    assert status.why == f"its process ended {ended}; run the same command again to resume"
+    write_json(tmp_path / "attempts.json", [{**attempt, "state": INTERRUPTED}])
+    with only_writer(tmp_path):
+        assert read_status(tmp_path).activity == "starting"
+
+
+def test_a_training_records_what_it_does_before_its_first_step(eight, tmp_path, monkeypatch):
+    seen = []
+    begin = AttemptRecorder.begin
+
+    def look(self, activity):
+        seen.append(read_status(tmp_path).activity)
+        begin(self, activity)
+        seen.append(read_status(tmp_path).activity)
+
+    monkeypatch.setattr(AttemptRecorder, "begin", look)
+    train(eight, tmp_path)
+    assert seen[:5] == [OPENING_DATA, INITIALIZING, INITIALIZING, COMPILING, COMPILING]
+    assert seen[5] == "before its first logged step"
 
 
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from moejax.train import stopping
+from moejax.train.directory.attempts import INTERRUPTED, read_attempts
 from moejax.train.stopping import Stopped, stop_on_signals
 
 IN_A_LIBRARY = """
@@ -32,6 +33,26 @@ def test_a_signal_in_a_librarys_frame_ends_the_process(tmp_path, name, status):
         status,
         f"moejax: Stopped before a step was taken; {stopping._RESUMES}",
     )
+
+
+WHILE_COMPILING = """
+import signal
+from pathlib import Path
+from moejax.train.directory.attempts import COMPILING, AttemptRecorder
+from moejax.train.stopping import stop_on_signals
+
+with stop_on_signals() as stop, AttemptRecorder(Path(), metadata={}) as attempts:
+    stop.before_exit.append(attempts.stop)
+    attempts.begin(COMPILING)
+    signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_before_the_first_step_is_recorded(tmp_path):
+    done = subprocess.run([sys.executable, "-c", WHILE_COMPILING], cwd=tmp_path, check=False, env=_environment())
+    assert done.returncode == 75
+    (last,) = read_attempts(tmp_path)
+    assert (last.state, last.why) == (INTERRUPTED, "stopped by SIGTERM while compiling, before its first step")
 
 
 def _environment():

@@ -13,6 +13,7 @@ from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
 from moejax.cli.shared import (
     LAW,
+    SEQUENCE_LENGTH,
     ArchitectureOptions,
     BootstrapOptions,
     ConventionOptions,
@@ -118,7 +119,9 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     )
     range: tuple[str, ...] = option((), "bounds of a variable", metavar="NAME=LOW:HIGH", group=ALSO)
     convention: str = option("exact", "convention for a shape's FLOPs", metavar="NAME", group=COUNTING)
-    sequence_length: Length = option(4096, "sequence length of training", metavar="TOKENS", group=COUNTING)
+    sequence_length: Length | None = option(
+        None, "sequence length of training (default: the config's, or 4096)", metavar="TOKENS", group=COUNTING
+    )
     context: Length = option(32_768, "tokens in the key-value cache, for --kv-bytes", metavar="TOKENS", group=COUNTING)
     memory_tokens: Annotated[int, whole(0, 10**18)] = option(
         0, "tokens whose activations --memory includes", metavar="TOKENS", group=COUNTING
@@ -322,7 +325,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             raise UserError(unknown(f"--convention {self.convention}", self.convention, list(FLOPS)))
         return CostAssumptions(
             convention=self.convention,
-            sequence_length=self.sequence_length,
+            sequence_length=self.sequence_length or self.architecture_and_length()[1] or SEQUENCE_LENGTH,
             context=self.context,
             memory_tokens=self.memory_tokens,
             served_tokens=self.served_tokens,

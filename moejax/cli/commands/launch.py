@@ -108,6 +108,11 @@ class LaunchOptions(StudyOptions):
             _say(f"{later(study)}{again}")
         if not tasks:
             return
+        for chip in dict.fromkeys(filter(None, (task.resources.chip for task in tasks))):
+            _say(
+                f"Numbers of chips and time limits that you did not give are estimates for {chip} at {self.mfu:.0%} "
+                "MFU; give --chip or --mfu for others."
+            )
         if self.submit:
             self._submit(study, out, engine, tasks)
             return

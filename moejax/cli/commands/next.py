@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +32,9 @@ from moejax.stored import write_json
 from moejax.wording import listed
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from moejax.architecture import Architecture
     from moejax.experimental_design.candidates import Candidates
     from moejax.experimental_design.experiment_plan import RunBudget
     from moejax.experimental_design.propose import Proposal
@@ -85,7 +88,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     sequence_length: Length | None = option(
         None,
-        "sequence length of the candidate shapes (default: the table's, or 4096)",
+        "sequence length of the candidate shapes (default: the one of --config, or the table's, or 4096)",
         metavar="TOKENS",
         group=TRAINABLE,
     )
@@ -137,13 +140,15 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         inputs, targets = inputs_of(laws), [_target(text) for text in self.target]
         # A formula names the fitted column itself.
         read = self.read(self.runs, inputs if self.form is None else laws[self.form])
-        recipe = recipe_of(read, Recipe(budgets_tokens=()), self.sequence_length)
+        architecture, length = self.architecture_and_length()
+        length = self.sequence_length or length
+        recipe = recipe_of(read, Recipe(budgets_tokens=()), length)
         with progress() as show:
             proposal = propose_for(
                 targets,
                 laws,
                 read,
-                self._candidates(inputs, read, recipe, budget),
+                self._candidates(inputs, read, recipe, budget, architecture, length),
                 budget,
                 around=self._around(laws),
                 noise=self.noise,
@@ -157,7 +162,9 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             say(f"! The fitted law does not determine {what} yet, so the runs are planned for its coefficients.")
         result = with_chip_hours(summary(proposal), proposal, budget, chip, self.mfu)
         if self.best_by:
-            result = replace(result, warnings=[_swept(self.best_by, laws.values()), *result.warnings])
+            assert read.tried_settings is not None
+            swept = _swept(self.best_by, laws.values(), read.tried_settings)
+            result = replace(result, warnings=[*swept, *result.warnings])
         if self.out:
             self._write(self.out, proposal, result.data, recipe)
         render.show(result, as_json=self.json)
@@ -182,7 +189,13 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         return {name: published(name, self.around).law}
 
     def _candidates(
-        self, inputs: Sequence[str], read: ReadRuns, recipe: dict[str, Any], budget: RunBudget
+        self,
+        inputs: Sequence[str],
+        read: ReadRuns,
+        recipe: dict[str, Any],
+        budget: RunBudget,
+        architecture: Architecture | None,
+        length: int | None,
     ) -> Candidates:
         from moejax.experimental_design.propose import candidates_like, candidates_of
 
@@ -196,8 +209,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             recipe,
             most_flops=most,
             causal=budget.causal,
-            architecture=self.architecture(),
-            sequence_length=self.sequence_length,
+            architecture=architecture,
+            sequence_length=length,
             vocab_size=self.vocab_size,
             reach=self.reach,
             seed=self.seed,
@@ -229,12 +242,25 @@ def _target(text: str) -> tuple[str, dict[str, float]]:
     return what, numbers(rest.split(","), "--target") if rest else {}
 
 
-def _swept(settings: str, laws: Iterable[type]) -> str:
-    """Return a warning that each row of the table is the best run of a sweep, but its FLOPs count a single run."""
+def _swept(settings: str, laws: Iterable[type], tried: np.ndarray) -> Iterator[str]:
+    """Yield a warning if rows of the table are the best runs of sweeps, because their FLOPs count a single run.
+
+    Args:
+      tried: number of settings in the sweep of every row.
+    """
+    import numpy as np
+
+    swept = tried[tried > 1]
+    if not len(swept):
+        return
     names = listed([name.strip() for name in settings.split(",")])
     own = [name for law in laws for name in law.outputs if name != "loss"]
     what = f"a single run has no best {own[0]}" if own else "at other settings, the loss of a run exceeds the law's"
-    return (
-        f"Every run of the table is the best of a sweep over {names}, but the FLOPs here count one run. For new runs, "
-        f"sweep {names} too, or set it by its law: {what}. A sweep of five runs costs five times these FLOPs."
+    is_every = len(swept) == len(tried)
+    which = "Every run of the table is" if is_every else f"{len(swept)} of {len(tried)} runs of the table are"
+    usual = int(np.median(swept))
+    yield (
+        f"{which} the best of a sweep over {names}, but the FLOPs here count one run. For new runs, "
+        f"sweep {names} too, or set it by its law: {what}. A sweep of {usual} runs, as in the table, costs {usual} "
+        "times these FLOPs."
     )

@@ -32,6 +32,7 @@ EXAMPLE = """\
   moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology h100:8x8 --search --price 2.5
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4 --estimate   # no compiler of TPUs needed
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4 --search --estimate
   moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
 
 
@@ -62,8 +63,9 @@ class PlanCommand(ConfigOptions, name="plan"):
     )
     estimate: bool = option(
         False,
-        "estimate memory and time with formulas; this takes seconds and does not need the chip's compiler",
-        excludes=("search", "out"),
+        "estimate memory and time with formulas, with --search of all candidates; this takes seconds and does not need "
+        "the chip's compiler",
+        excludes=("compile", "out"),
     )
     search: bool = option(False, "search over meshes, remat policies and microbatches, and rank the candidates")
     compile: Annotated[int, whole(1, 1_000)] | None = option(
@@ -79,8 +81,8 @@ class PlanCommand(ConfigOptions, name="plan"):
         from moejax.plan import process
         from moejax.plan.analytic_estimate import analytic_estimate
         from moejax.plan.plan import check_plan
-        from moejax.plan.search import search
-        from moejax.plan.summary import estimate_summary, search_summary, summary
+        from moejax.plan.search import ranked, search
+        from moejax.plan.summary import estimate_summary, estimated_search_summary, search_summary, summary
         from moejax.plan.topology import check_compiler, parse
         from moejax.report import render
 
@@ -93,8 +95,12 @@ class PlanCommand(ConfigOptions, name="plan"):
         training = self._training()
         if self.estimate:
             check_plan(training, topology)
-            estimated = analytic_estimate(training, topology)
-            render.show(estimate_summary(training, topology, estimated, self.price), as_json=self.json)
+            if self.search:
+                result = estimated_search_summary(ranked(training, topology), self.price)
+            else:
+                estimated = analytic_estimate(training, topology)
+                result = estimate_summary(training, topology, estimated, self.price)
+            render.show(result, as_json=self.json)
             return
         with out_set(self.out):
             if self.search:

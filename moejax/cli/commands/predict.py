@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from moejax.cli.options import REQUIRED, option
 from moejax.cli.process import compile_quickly
-from moejax.cli.shared import LAW, ArchitectureOptions, ConventionOptions, Length, is_fit, law_or_fit, numbers
+from moejax.cli.shared import (
+    LAW,
+    SEQUENCE_LENGTH,
+    ArchitectureOptions,
+    ConventionOptions,
+    Length,
+    is_fit,
+    law_or_fit,
+    numbers,
+)
 from moejax.errors import UserError
 from moejax.quantities import format
 from moejax.say import say
@@ -47,7 +56,9 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
     constants: str | None = option(None, "a published set of constants (default: the law's first)", metavar="SET")
-    sequence_length: Length = option(4096, "sequence length, for the FLOPs of --arch or --config", metavar="TOKENS")
+    sequence_length: Length | None = option(
+        None, "sequence length, for the FLOPs of --arch or --config (default: the config's, or 4096)", metavar="TOKENS"
+    )
     params_total: Number = option(None, "total parameters, embeddings included", metavar="NUMBER", group=DESIGN)
     params_active: Number = option(
         None, "active parameters per token, embeddings included", metavar="NUMBER", group=DESIGN
@@ -121,22 +132,22 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         if own := next((name for name in columns if name in (*DESIGN_OPTIONS, "loss")), ""):
             raise UserError(f"--column {own}=… has its own option; give --{own.replace('_', '-')}.")
         columns |= {} if self.loss is None else {"loss": self.loss}
-        architecture = self.architecture()
+        architecture, length = self.architecture_and_length()
         if architecture is None:
             return self._by_convention(Design(**typed, columns=columns or None))
         implied = replace(design_of(architecture, self.tokens), **typed, columns=columns or None)
         if implied.flops is None and implied.tokens is not None:
-            per_token = flops_per_token(architecture, self.sequence_length).training
+            per_token = flops_per_token(architecture, self.sequence_length or length or SEQUENCE_LENGTH).training
             return replace(implied, flops=float(per_token * implied.tokens))
         return implied
 
     def _as_counted(self) -> Design | None:
         from moejax.laws.budget.peak_rate import counted
 
-        architecture = self.architecture()
+        architecture, length = self.architecture_and_length()
         if architecture is None or self.tokens is None or self.flops is not None:
             return None
-        return counted(architecture, self.tokens, self.sequence_length)
+        return counted(architecture, self.tokens, self.sequence_length or length or SEQUENCE_LENGTH)
 
     def _by_convention(self, design: Design) -> Design:
         """Return the design with active parameters that follow the given convention, and tokens that follow from its

@@ -120,6 +120,17 @@ def _alike(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str]) -> 
     return [*inputs, *(["seed"] if "seed" in frame.columns and "seed" not in settings else [])]
 
 
+def tried_settings(frame: DataFrame, best: DataFrame, inputs: Sequence[str], settings: Sequence[str]) -> Series:
+    """Return the number of different settings that were tried in the sweep of each best row; 1 if it has no sweep.
+
+    Args:
+      best: rows of ``frame`` kept by ``best_by`` or ``smooth_best_by``.
+    """
+    alike = _alike(frame, inputs, settings)
+    different = frame.groupby([*alike, *settings], sort=False, dropna=False).ngroup()
+    return different.groupby([frame[name] for name in alike], sort=False, dropna=False).transform("nunique")[best.index]
+
+
 def resolution(frame: DataFrame, best: DataFrame, inputs: Sequence[str], settings: Sequence[str], target: str) -> Any:
     """Return the standard deviation of a setting's logarithm due to the grid, for each best row.
 
@@ -142,7 +153,8 @@ def resolution(frame: DataFrame, best: DataFrame, inputs: Sequence[str], setting
 
 
 def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
-    at_ends = []
+    """Return notes on sweeps whose best value is their lowest or highest. Of two values, one always is."""
+    at_ends, of_two = [], []
     for name in settings:
         values: Series = pd.to_numeric(frame[name], errors="coerce")
         # Seeds have no order.
@@ -150,13 +162,44 @@ def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: 
             continue
         groups = values.groupby([frame[column] for column in alike], sort=False, dropna=False)
         low, high, own = (one[best.index] for one in (groups.transform("min"), groups.transform("max"), values))
-        tried = low < high
-        if count := int((tried & ((own == low) | (own == high))).sum()):
-            at_ends.append(f"{name} in {count} of {int(tried.sum())}")
-    if not at_ends:
-        return ()
+        tried = groups.transform("nunique")[best.index]
+        if count := int(((tried > 2) & ((own == low) | (own == high))).sum()):
+            at_ends.append(f"{name} in {count} of {int((tried > 2).sum())}")
+        two = [(float(own[row]), float(low[row] + high[row] - own[row])) for row in tried.index[tried == 2]]
+        of_two += [TwoValues(setting=name, better=better, other=other) for better, other in two]
+    notes = []
+    if at_ends:
+        notes.append(
+            f"The best value is at an end of the sweep for {some(at_ends)} groups; extend the sweep in that direction."
+        )
+    if of_two:
+        notes.append(two_values_note(of_two))
+    return tuple(notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoValues:
+    """A sweep of two values, which cannot bracket an optimum."""
+
+    setting: str
+    better: float
+    other: float
+
+    @property
+    def third(self) -> float:
+        """Value beyond the better one, as far from it as the other one; in logarithms if both are positive."""
+        if min(self.better, self.other) > 0:
+            return self.better * (self.better / self.other)
+        return 2 * self.better - self.other
+
+
+def two_values_note(sweeps: Sequence[TwoValues]) -> str:
+    """Return a note with the third values that would bracket the optima of sweeps of two values."""
+    counts = [f"{name} in {count}" for name, count in Counter(one.setting for one in sweeps).items()]
+    thirds = [f"{name} = {third:.3g}" for name, third in sorted({(one.setting, one.third) for one in sweeps})]
     return (
-        f"The best value is at an end of the sweep for {some(at_ends)} groups; extend the sweep in that direction.",
+        f"Sweeps of only two values cannot bracket an optimum: {some(counts)} groups. Train a third value beyond the "
+        f"better one: {some(list(dict.fromkeys(thirds)))}."
     )
 
 

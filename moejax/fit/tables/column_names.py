@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,9 @@ def _meanings(column: str) -> list[tuple[str, float]]:
     if (name := _BY_SYNONYM.get(plain)) is not None:
         return [(name, 1.0)]
     stem, unit = _stem_and_unit(plain)
+    if lettered := re.fullmatch(r"([A-Z]) ?[(\[](\w+)[)\]]", column):
+        # A letter with a unit in brackets: N (M).
+        stem = LETTERS.get(lettered[1], stem)
     name = _BY_SYNONYM.get(stem, stem)
     return [] if unit is None or name not in (*COUNTED, "one_size") else [(name, unit)]
 
@@ -374,14 +378,40 @@ _INVERSES: tuple[dict[str, str], ...] = (
 """``--map`` expressions that recover ``Design`` fields from derived quantities."""
 
 
-def inverses(missing: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
-    """Return expressions that compute missing columns from existing columns; empty if there are none."""
-    missing, columns = {*missing}, {*columns}
+def inverses(
+    missing: Iterable[str], columns: Iterable[str], source: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return expressions that compute missing columns from the file's columns; empty if there are none.
+
+    Args:
+      source: expressions on the file's columns for columns that are not read under their own names.
+    """
+    missing, columns = {*missing}, [*columns]
+    factors = {**{name: name for name in columns}, **{n: as_factor(text, columns)[0] for n, text in source.items()}}
     for each in _INVERSES:
-        read = {name for expression in each.values() for name in re.findall(r"[a-z_]{3,}", expression)} - {"round"}
-        if {*each} <= missing and read <= columns:
-            return each
+        read = {name for expression in each.values() for name in _FIELD.findall(expression)} - {"round"}
+        if {*each} <= missing and read <= {*factors}:
+            return {
+                name: _FIELD.sub(lambda field: factors.get(field[0], field[0]), expression)
+                for name, expression in each.items()
+            }
     return {}
+
+
+_FIELD = re.compile(r"[a-z_]{3,}")
+
+
+def flops_of_size(columns: Iterable[str], source: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the only column of sizes, and the expression of the FLOPs if it counts active parameters; None without
+    such a column, or without tokens.
+    """
+    columns = [*columns]
+    sizes = [(column, unit) for column in columns for name, unit in _meanings(column) if name == "one_size"]
+    if len(sizes) != 1:
+        return None
+    size = _expression(*sizes[0])
+    inverse = inverses(["flops"], columns, {**source, "params_active": size})
+    return (sizes[0][0], inverse["flops"]) if inverse else None
 
 
 MISSPELT, SLIP = 4, 0.8

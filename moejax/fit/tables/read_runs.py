@@ -18,6 +18,7 @@ from moejax.fit.sweeps.settings import is_setting, smooth_best_by
 from moejax.fit.tables.checks import advice, check_rows, duplicates
 from moejax.fit.tables.column_names import (
     OUTPUTS,
+    flops_of_size,
     inverses,
     is_formula,
     law_of_formula,
@@ -59,6 +60,8 @@ class ReadRuns(Plotted):
     """Expression on the file's columns for each moejax column that has another name in the file."""
     reading: Mapping[str, Any] = field(default_factory=dict)
     """Options of ``read_runs`` that differ from their defaults."""
+    tried_settings: np.ndarray | None = None
+    """Number of settings in the sweep of every run, 1 for a run without a sweep; None without ``best_by``."""
 
     def summary(self) -> Result:
         """Return the range of every column that laws can read, and the notes."""
@@ -183,6 +186,7 @@ def read_runs(
     if drop_duplicates:
         _drop_duplicates(table)
     runs = _runs(table, known, steps, smooth=smooth)
+    tried = table.tried_settings
     believed = replace(table, frame=table.frame.drop(columns=list(wrong_units)))
     fitted = {"loss": table.loss} if table.loss not in ("loss", table.output) else {}
     return ReadRuns(
@@ -193,6 +197,7 @@ def read_runs(
         dropped=tuple(table.dropped),
         read_from={**table.source, **fitted},
         reading={name: value for name, value in reading.items() if value},
+        tried_settings=None if tried is None else tried[table.frame.index].to_numpy(),
     )
 
 
@@ -273,13 +278,18 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
         column if column.isprintable() else repr(column) for column in (near if len(missing) == 1 and near else columns)
     ]
     hint = f"did you mean {' or '.join(safe)}?" if len(missing) == 1 and near else f"the columns are {', '.join(safe)}."
-    computed = inverses(missing, columns)
+    computed = inverses(missing, columns, table.source)
     offered = " ".join(undecided)
     asked = [n for n in missing if n not in computed and not re.search(rf"\b{re.escape(n)}(=|\": )", offered)]
     remedies = [f"Name the columns: {argument('mapping', dict.fromkeys(asked, 'COLUMN'))}."] if asked else []
     if computed:
         options = argument("mapping", computed)
         remedies.append(f"{listed(computed)} can be computed from the other columns: {options}.")
+    elif "flops" in missing and (of_size := flops_of_size(columns, table.source)):
+        size, expression = of_size
+        remedies.append(
+            f"If {size} counts active parameters, flops can be computed: {map_option('flops', expression)}."
+        )
     meanings = [f"{n} ({run_table.COLUMNS[n].meaning})" if n in run_table.COLUMNS else n for n in missing]
     raise UserError(" ".join([f"{table.named} has no column {' or '.join(meanings)}; {hint}", *remedies, *undecided]))
 
@@ -377,6 +387,7 @@ def _best_of_sweeps(
     table.frame, notes = best(swept, models, judge, best_by, table.named)
     table.dropped += notes
     table.is_tuned = True
+    table.tried_settings = settings.tried_settings(swept, table.frame, models, best_by)
     if smooth or not is_setting(swept, table.loss, best_by, table.named):
         return None
     return settings.resolution(swept, table.frame, models, best_by, table.loss)

@@ -65,6 +65,8 @@ class RunTable:
     """Columns that distinguish runs."""
     is_tuned: bool = False
     """True if the rows are already optima of sweeps."""
+    tried_settings: pd.Series | None = None
+    """Number of settings in the sweep of every row; None if the rows are not optima of sweeps."""
     notes: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     """Notes on rows that were left out."""

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.fit.runs import Runs, budgets
 from moejax.fit.sweeps.isoflop_curves import LEVEL, power_through
+from moejax.fit.sweeps.settings import TwoValues, two_values_note
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws.budget.allocation import Allocation
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 NEAR_OPTIMAL = 0.0025
 """Maximum relative excess over the lowest loss at a budget for a near-optimal run (Appendix E.1)."""
+SETTINGS = ("learning_rate", "batch_tokens")
+"""Settings of the law of hyperparameters."""
 LEAST_TRIED = 3
 """Minimum number of (learning rate, batch size) pairs for a budget to determine an optimum."""
 LEAST_SPLITS = 3
@@ -50,7 +53,9 @@ class PowerLaws:
     optima: int
     """Number of groups and budgets with a best run."""
     at_an_end: int
-    """Number of optima at the edge of the grid, so that the true optimum may be outside."""
+    """Number of optima at the edge of a grid of three or more values, so that the true optimum may be outside."""
+    of_two: Sequence[TwoValues] = ()
+    """Sweeps of only two values."""
 
     def table(self) -> Table:
         """Return a table of the coefficients, with intervals of the exponents."""
@@ -63,6 +68,7 @@ class PowerLaws:
         ends_said = (
             [f"{self.at_an_end} of {self.optima} optima are at the edge of the trained range"] if self.at_an_end else []
         )
+        ends_said += [two_values_note(self.of_two)] if self.of_two else []
         return Table(
             f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said, key="power-law"
         )
@@ -115,14 +121,20 @@ def hyperparameter_law(
     tried, laws = np.stack([learning_rate, batch_tokens]), []
     for part, mask in parts.items():
         near = np.zeros(len(runs), bool)
-        at_an_end = []
+        at_an_end, of_two = [], []
         for here in _cells(mask & (runs.weight > 0), budget, family):
             if len(np.unique(tried[:, here], axis=1).T) < LEAST_TRIED:
                 continue
             near |= here & (runs.loss <= runs.loss[here].min() * (1 + NEAR_OPTIMAL))
             best = tried[:, np.flatnonzero(here)[np.argmin(runs.loss[here])]]
-            least, most = tried[:, here].min(axis=1), tried[:, here].max(axis=1)
-            at_an_end.append(bool(((least < most) & ((best == least) | (best == most))).any()))
+            values = {name: np.unique(row[here]) for name, row in zip(SETTINGS, tried, strict=True)}
+            own = dict(zip(SETTINGS, map(float, best), strict=True))
+            at_an_end.append(any(own[n] in (v[0], v[-1]) for n, v in values.items() if len(v) > 2))
+            of_two += [
+                TwoValues(setting=n, better=own[n], other=float(v[v != own[n]][0]))
+                for n, v in values.items()
+                if len(v) == 2
+            ]
         points = {
             "flops": flops[budget[near]],
             "learning_rate": learning_rate[near],
@@ -130,7 +142,9 @@ def hyperparameter_law(
             "loss": runs.loss[near],
         }
         outputs = {"learning_rate": "learning_rate", "batch": "batch_tokens"}
-        laws += _laws(Hyperparameters, outputs, f"hyperparameters of {part} (Eq. 5)", part, points, at_an_end)
+        laws += _laws(
+            Hyperparameters, outputs, f"hyperparameters of {part} (Eq. 5)", part, points, at_an_end, of_two=of_two
+        )
     return tuple(laws)
 
 
@@ -186,6 +200,7 @@ def _laws(
     points: Mapping[str, Float[np.ndarray, " runs"]],
     at_an_end: Sequence[bool],
     budget: Int[np.ndarray, " runs"] | None = None,
+    of_two: Sequence[TwoValues] = (),
 ) -> list[PowerLaws]:
     """Fit a power of compute to every output; return no law for fewer than ``LEAST_LEVELS`` budgets.
 
@@ -211,5 +226,6 @@ def _laws(
             exponents=exponents,
             optima=len(at_an_end),
             at_an_end=sum(at_an_end),
+            of_two=of_two,
         )
     ]

@@ -41,6 +41,14 @@ or died without a record. Failed: it ended with an error, which may recur with t
 been started.
 """
 
+ACTIVITIES = ("opening data", "initializing", "compiling", "stepping")
+OPENING_DATA, INITIALIZING, COMPILING, STEPPING = ACTIVITIES
+"""Activities of an attempt. Opening data: it checks, prepares and opens its text. Initializing: it initializes its
+state, or restores it from a checkpoint. Compiling: it compiles the step. Stepping: it runs, logs and saves steps.
+"""
+
+BEFORE_LOG = "before its first logged step"
+
 SECONDS_BETWEEN_WRITES = 1.0
 
 
@@ -56,6 +64,8 @@ class Attempt:
     """One of ``STATES`` as last recorded; a killed attempt remains "running"."""
     why: str = ""
     """Reason for an interruption or a failure."""
+    activity: str = ""
+    """One of ``ACTIVITIES`` at the last update; empty if it was not recorded."""
     where: str = ""
     """Name of the job or process, and the host."""
     processes: int = 1
@@ -73,6 +83,20 @@ class Attempt:
     """Last logged step of each phase, in this or an earlier attempt."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds in each time bucket, keyed as in ``TIME_BUCKETS``."""
+
+    def moment(self, has_logged: bool = False) -> str:
+        """Return a phrase for the activity at the last update, such as ``while compiling, before its first step``.
+        It is empty if the training logs steps, or if the activity was not recorded.
+
+        Args:
+          has_logged: whether the log has a step. The log is newer than the record of attempts.
+        """
+        if not self.activity:
+            return ""
+        has_logged = has_logged or any(self.reached.values())
+        if self.activity == STEPPING:
+            return "" if has_logged else BEFORE_LOG
+        return f"while {self.activity}" + ("" if has_logged else ", before its first step")
 
 
 class AttemptRecorder:
@@ -104,7 +128,7 @@ class AttemptRecorder:
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
         self._seconds = dict.fromkeys(TIME_BUCKETS, 0.0)
-        self._bucket = "starting"
+        self._bucket, self._activity = "starting", OPENING_DATA
         self._reached: dict[str, int] = {}
         for attempt in self._earlier:
             for phase, step in attempt.reached.items():
@@ -138,6 +162,11 @@ class AttemptRecorder:
         self._seconds[self._bucket] += now - self._since
         self._since, self._bucket = now, bucket
 
+    def begin(self, activity: str) -> None:
+        """Record the activity that begins now."""
+        self._activity = activity
+        self.write()
+
     def step(self, phase: str, step: int) -> None:
         """Attribute time to this step from now on."""
         self.enter("redone" if step <= self._reached.get(phase, 0) else "training")
@@ -159,6 +188,7 @@ class AttemptRecorder:
             until=time.time(),
             state=state,
             why=why,
+            activity=self._activity,
             where=work_place(),
             reached=dict(self._reached),
             seconds={bucket: round(seconds, 3) for bucket, seconds in self._seconds.items()},
@@ -175,6 +205,11 @@ class AttemptRecorder:
             self._written = now
             with contextlib.suppress(OSError):
                 write_json(self._path, dump(self.all(state, why)))
+
+    def stop(self, number: int) -> None:
+        """Record that a signal ends the process at once. A signal handler may call this."""
+        moment = self.all()[-1].moment()
+        self.write(INTERRUPTED, " ".join(filter(None, (f"stopped by {signal.Signals(number).name}", moment))))
 
     def __enter__(self) -> AttemptRecorder:
         self.write()
@@ -206,6 +241,15 @@ def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
 
 
 _REMEDY = "restore a copy, or remove it"
+
+
+def running_text(attempts: Sequence[Attempt], has_logged: bool) -> str:
+    """Return the activity of a running training run, such as ``compiling``; empty while it logs steps."""
+    if not attempts or attempts[-1].state != RUNNING:
+        # Its process holds the folder's lock, but has not recorded the new attempt yet.
+        return "starting"
+    last = attempts[-1]
+    return last.moment(has_logged) if last.activity == STEPPING else last.activity
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:

@@ -20,6 +20,7 @@ from moejax.train.directory.attempts import (
     Attempt,
     goodput,
     read_attempts,
+    running_text,
     seconds_by_bucket,
 )
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING
@@ -41,6 +42,8 @@ class Status:
     """One of ``moejax.train.directory.attempts.STATES``."""
     why: str
     """Reason for an interruption or a failure."""
+    activity: str
+    """Activity of a running training run, such as ``compiling``; empty while it logs steps, or if it is not running."""
     phase: str | None
     step: int | None
     """Last logged step of the phase. Steps of a branch are counted from the start of the trunk."""
@@ -104,7 +107,7 @@ def read_status(folder: Path) -> Status:
     phase = last.get("phase")
     rows = read_rows(folder, training)
     missing = [budget for budget, row in zip(budgets, rows, strict=True) if row is None]
-    state, why = _state(folder, missing, attempts)
+    state, why = _state(folder, missing, attempts, bool(lines))
     total = sum(attempts[-1].phases.values()) if attempts else None
     done = total if state == DONE and total else last.get("steps_done", 0)
     seconds_per_step, tokens_per_second = _speed([line for line in lines if line["phase"] == phase])
@@ -117,6 +120,7 @@ def read_status(folder: Path) -> Status:
         folder=str(folder),
         state=state,
         why=why,
+        activity=running_text(attempts, bool(lines)) if state == RUNNING else "",
         phase=phase,
         step=last.get("step"),
         steps_done=done,
@@ -165,7 +169,7 @@ def is_study_folder(folder: Path) -> bool:
     return (folder / "study.json").exists()
 
 
-def _state(folder: Path, missing: Sequence[int], attempts: Sequence[Attempt]) -> tuple[str, str]:
+def _state(folder: Path, missing: Sequence[int], attempts: Sequence[Attempt], has_logged: bool) -> tuple[str, str]:
     if has_writer(folder):
         return RUNNING, ""
     if not missing:
@@ -174,7 +178,8 @@ def _state(folder: Path, missing: Sequence[int], attempts: Sequence[Attempt]) ->
         return WAITING, ""
     last = attempts[-1]
     if last.state == RUNNING:
-        return INTERRUPTED, "its process ended without a record; run the same command again to resume"
+        how = last.moment(has_logged) or "without a record"
+        return INTERRUPTED, f"its process ended {how}; run the same command again to resume"
     if last.state == DONE:
         return INTERRUPTED, f"done, but {row_file(missing[0])} is missing; run the same command again to write it"
     return last.state, last.why
