@@ -99,6 +99,7 @@ def test_a_finished_study_is_concluded_again_without_training(finished):
     assert run_table.read(folder / "runs.parquet").equals(before)
 
 
+@pytest.mark.slow
 def test_a_row_that_was_cut_short_is_named_and_its_run_done_again(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ["MOEJAX_TEST_XLA_FLAGS"])
     shutil.copytree(finished[0], tmp_path / "out")

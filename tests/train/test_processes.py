@@ -445,6 +445,7 @@ def test_a_mistake_about_processes_is_a_sentence(config, tmp_path, capsys, words
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_step_is_compiled_interrupts_and_says_that_nothing_is_saved(place, config):
     """With no cache of programs: numba and XLA are at work, in frames that take no exception from a signal."""
     out = place / "compiling"
