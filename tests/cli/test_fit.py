@@ -22,6 +22,7 @@ from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
+from moejax.wording import in_command
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +348,8 @@ def test_a_run_that_is_listed_twice_is_kept_and_said_and_dropped_only_when_asked
     path.write_text("\n".join([*lines, lines[3]]))
     for options, runs, said in (([], 61, "pass --drop-duplicates"), (["--drop-duplicates"], 60, "Dropped: row 61")):
         fit = parse_command("fit", [str(path), "--law", "chinchilla", *MAPPED, *options])
-        assert len(fit.read(path, ("params_active", "tokens")).runs) == runs
+        with in_command():
+            assert len(fit.read(path, ("params_active", "tokens")).runs) == runs
         assert said in capsys.readouterr().err
 
 
