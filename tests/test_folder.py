@@ -221,11 +221,12 @@ def test_a_note_is_on_the_disk_before_the_file_it_is_about_is_in_its_place(tmp_p
     assert ((tmp_path / WRITTEN).stat().st_ino, False) in synced
 
 
-def test_a_note_that_was_torn_leaves_the_others_readable(tmp_path):
+@pytest.mark.parametrize("line", ['["b", "012', "[" * 100_000 + "\n"], ids=["torn", "nested too deeply"])
+def test_a_line_of_a_note_that_cannot_be_read_names_nothing_and_leaves_the_others_readable(tmp_path, line):
     with out_folder(tmp_path):
         write_json(tmp_path / "a", 1)
         note = tmp_path / WRITTEN
-        note.write_text(note.read_text() + '["b", "012')
+        note.write_text(note.read_text() + line)
         write_json(tmp_path / "c", 1)
     assert written_in(tmp_path) == ["a", "c"]
 
@@ -278,14 +279,6 @@ def test_what_stands_in_the_place_of_the_notes_is_neither_followed_nor_waited_fo
         write_json(out / "a", 1)
     assert (tmp_path / "theirs").read_text() == "mine"
     assert (out / "a").exists() == is_there
-
-
-def test_a_note_that_is_nested_too_deeply_names_nothing(tmp_path):
-    with out_folder(tmp_path):
-        write_json(tmp_path / "a", 1)
-        (tmp_path / WRITTEN).write_text((tmp_path / WRITTEN).read_text() + "[" * 100_000 + "\n")
-        write_json(tmp_path / "b", 1)
-    assert written_in(tmp_path) == ["a", "b"]
 
 
 def test_a_link_to_itself_is_no_file_that_is_read_or_was_written(tmp_path):

@@ -145,7 +145,7 @@ def test_out_of_memory_on_this_machine_is_a_sentence_with_the_size(monkeypatch, 
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("raised", ["ValueError('x')", "KeyError('x')", "OSError(5, 'x', 'y')"])
+@pytest.mark.parametrize("raised", ["ValueError('x')", "OSError(5, 'x', 'y')"])
 def test_a_mistake_of_moejaxs_is_a_traceback_and_asks_for_a_report(raised):
     ended = subprocess.run(
         [sys.executable, "-c", OURS.format(raised=raised)], capture_output=True, text=True, check=False

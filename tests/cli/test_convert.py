@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_model
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
@@ -16,18 +17,8 @@ from moejax.huggingface.weight_mapping import pairs
 from moejax.weights.folder import load_weights
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
-SMALL = Architecture(
-    vocab_size=11,
-    model_dim=8,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=6,
-    tied_embeddings=False,
-    norm_epsilon=1e-5,
+SMALL = small_model.SMALL.replace(
+    vocab_size=11, model_dim=8, head_dim=4, expert_hidden=6, tied_embeddings=False, norm_epsilon=1e-5
 )
 
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from small_model import SMALL
 
 from moejax.__main__ import main
-from moejax.architecture import Architecture
 from moejax.cli.commands import count
 from moejax.cli.commands.predict import PredictCommand
 from moejax.cli.config_file import load_architecture
@@ -75,16 +75,8 @@ def test_a_config_file_is_counted_and_takes_an_argument(tmp_path, capsys):
     file.write_text(CONFIG)
     for given, width in ((str(file), 64), (f"{file}:128", 128)):
         assert run("--config", given, "--json") == 0
-        architecture = Architecture(
-            vocab_size=1000,
-            model_dim=width,
-            num_layers=2,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=16,
-            num_experts=8,
-            top_k=2,
-            expert_hidden=32,
+        architecture = SMALL.replace(
+            vocab_size=1000, model_dim=width, num_heads=4, num_kv_heads=2, head_dim=16, num_experts=8, expert_hidden=32
         )
         assert json.loads(capsys.readouterr().out)["params_total"] == params(architecture).total
 

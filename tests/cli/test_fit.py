@@ -22,6 +22,7 @@ from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
+from moejax.wording import in_command
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def test_a_table_of_any_words_is_fitted_and_written(table, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "50 of 60 rows meet 'seed < 50'" in shown.err
     assert "tokens_exponent" in shown.out
+    assert (out / "summary.txt").read_text() == shown.out
     assert FitResult.load(out / "fit.json").law.tokens_exponent == pytest.approx(0.2849, rel=0.2)
     assert len((out / "predictions.csv").read_text().splitlines()) == 51
     tested = json.loads((out / "fit.json").read_text())["held_out_runs"]
@@ -333,8 +335,10 @@ def test_a_split_that_leaves_too_few_runs_keeps_the_fit_of_all(table, tmp_path, 
 def test_rows_are_dropped_only_when_asked_and_named(table, tmp_path, capsys):
     path = tmp_path / "runs.csv"
     path.write_text(table.read_text() + "50M,1000,nan,61\n")
-    assert main(["fit", str(path), "--law", "chinchilla", *MAPPED]) == 2
-    assert main(["fit", str(path), "--law", "chinchilla", *MAPPED, "--drop-invalid"]) == 0
+    fit = ["fit", str(path), "--law", "chinchilla", *MAPPED]
+    assert main(fit) == 2
+    dropped = parse_command("fit", [*fit[1:], "--drop-invalid"]).read(path, ("params_active", "tokens"))
+    assert len(dropped.runs) == 60
     assert "Dropped" in capsys.readouterr().err
 
 
@@ -342,12 +346,11 @@ def test_a_run_that_is_listed_twice_is_kept_and_said_and_dropped_only_when_asked
     path = tmp_path / "runs.csv"
     lines = table.read_text().splitlines()
     path.write_text("\n".join([*lines, lines[3]]))
-    fit = ["fit", str(path), "--law", "chinchilla", *MAPPED, "--json"]
     for options, runs, said in (([], 61, "pass --drop-duplicates"), (["--drop-duplicates"], 60, "Dropped: row 61")):
-        assert main([*fit, *options]) == 0
-        shown = capsys.readouterr()
-        assert json.loads(shown.out)["metrics"]["runs"] == runs
-        assert said in shown.err
+        fit = parse_command("fit", [str(path), "--law", "chinchilla", *MAPPED, *options])
+        with in_command():
+            assert len(fit.read(path, ("params_active", "tokens")).runs) == runs
+        assert said in capsys.readouterr().err
 
 
 ASKED = ["--decide", "flops=1e24", "--predict", "params_active=70B,tokens=1.4T", "--profile", "N*", "--profile", "beta"]
@@ -356,7 +359,7 @@ ASKED += ["--profile", "loss", "--influence", "tokens_exponent", "--influence", 
 
 def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_decide(table, tmp_path, capsys):
     fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, *ASKED]
-    assert main([*fit, "--json"]) == 0
+    assert main([*fit, "--json", "--out", str(tmp_path / "out")]) == 0
     plain = json.loads(capsys.readouterr().out)
     exponent, best, data, _ = plain["decisions"]
     assert [one["symbol"] for one in plain["decisions"]] == ["a*", "N*", "D*", "L*"]
@@ -372,11 +375,9 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     assert all(one["low"] < one["middle"] < one["high"] for one in plain["profiles"])
     assert [len(one["rows"]) for one in plain["influence"]] == [3, 3]
     assert plain["standard_errors"]["values"].keys() == coefficients(HOFFMANN_2022).keys()
-    assert main([*fit, "--out", str(tmp_path / "out")]) == 0
-    page = capsys.readouterr().out
+    page = (tmp_path / "out" / "summary.txt").read_text()
     for words in ("flops = 1e+24", "90% of such runs are", "Profiles", "row ", "std err", "Outside the fitted runs"):
         assert words in page
-    assert (tmp_path / "out" / "summary.txt").read_text() == page
     assert FitResult.load(tmp_path / "out" / "fit.json").converged
 
 

@@ -5,24 +5,12 @@ import shutil
 
 import jax
 import pytest
+from small_model import SMALL
 from tokenizers import Tokenizer, models, processors
 
 from moejax.__main__ import main
-from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.weights.folder import save_weights
-
-SMALL = Architecture(
-    vocab_size=257,
-    model_dim=16,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=8,
-)
 
 
 @pytest.fixture(scope="module")

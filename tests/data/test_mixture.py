@@ -1,7 +1,6 @@
 """Sets interleaved by weight: each has its share of every stretch of rows, and is read in its own order."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,11 +46,6 @@ def test_each_set_is_read_in_its_order_without_gaps(weights):
         number, index = mixed[row]
         assert index == seen[number]
         seen[number] += 1
-
-
-def test_a_weight_below_one_row_in_a_period_is_refused():
-    with pytest.raises(ValueError, match="weight 1e-06 gives less than one row in 10,000"):
-        pattern([1.0, 1e-6])
 
 
 two = st.integers(2, 5).flatmap(lambda n: st.tuples(*[st.lists(st.floats(0.01, 1), min_size=n, max_size=n)] * 2))

@@ -163,11 +163,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
         open_tokenizer(str(tmp_path))
 
 
-def test_a_vocabulary_too_small_for_the_bytes_is_refused(text_folder, tmp_path):
-    with pytest.raises(ValueError, match="needs at least 257"):
-        train_tokenizer(str(text_folder), tmp_path / "t.json", vocab_size=256)
-
-
 def test_a_tokenizer_learns_the_same_from_the_same_text(text_folder, bpe, tmp_path):
     again = train_tokenizer(str(text_folder), tmp_path / "t.json", vocab_size=300)
     assert again.sha256 == open_tokenizer(str(bpe)).sha256

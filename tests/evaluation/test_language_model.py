@@ -8,26 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_model import SMALL
 
-from moejax.architecture import Architecture
 from moejax.evaluation.language_model import AT_ONCE, SHORTEST, LanguageModel, batches, padded
 from moejax.model import transformer
 from moejax.model.generate import Sampling
 from moejax.model.runtime import Runtime
 from moejax.weights.folder import Weights
 
-ARCHITECTURE = Architecture(
-    vocab_size=40,
-    model_dim=16,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=8,
-    capacity_factor=1.0,
-)
+ARCHITECTURE = SMALL.replace(vocab_size=40, num_layers=1, capacity_factor=1.0)
 GREEDY = Sampling(temperature=0.0)
 
 

@@ -4,8 +4,8 @@ import json
 
 import jax
 import pytest
+import small_model
 
-from moejax.architecture import Architecture
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.evaluation.load_model import fingerprint, load_model
@@ -17,19 +17,7 @@ from moejax.train.optimizer import OptimizerConfig
 from moejax.train.training import DataConfig, Recipe, Training
 from moejax.weights.folder import Weights, load_weights, save_weights
 
-SMALL = Architecture(
-    vocab_size=300,
-    model_dim=16,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=8,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=8,
-    tied_embeddings=False,
-    norm_epsilon=1e-5,
-)
+SMALL = small_model.SMALL.replace(vocab_size=300, tied_embeddings=False, norm_epsilon=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -108,19 +108,14 @@ def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp
     np.testing.assert_array_equal(resumed.laws.tokens_exponent, known_resamples().laws.tokens_exponent)
 
 
-def test_kept_resamples_of_another_fit_are_not_taken_for_this_ones(tmp_path):
-    kept = tmp_path / "bootstrap.npz"
-    bootstrap(known_fit(), known_runs(), 8, seed=1, kept=kept)
-    found = bootstrap(known_fit(), known_runs(), 8, kept=kept)
-    np.testing.assert_array_equal(found.values, bootstrap(known_fit(), known_runs(), 8).values)
-
-
-def test_kept_resamples_of_another_grouping_are_not_taken_for_this_ones(tmp_path):
-    kept = tmp_path / "bootstrap.npz"
+def test_kept_resamples_of_another_seed_or_grouping_are_not_taken_for_this_ones(tmp_path):
+    expected = bootstrap(known_fit(), known_runs(), 8).values
     alone = dataclasses.replace(known_runs(), group=np.arange(len(known_runs())))
-    bootstrap(known_fit(), alone, 8, kept=kept)
-    found = bootstrap(known_fit(), known_runs(), 8, kept=kept)
-    np.testing.assert_array_equal(found.values, bootstrap(known_fit(), known_runs(), 8).values)
+    for runs, seed in ((known_runs(), 1), (alone, 0)):
+        kept = tmp_path / f"bootstrap-{seed}.npz"
+        bootstrap(known_fit(), runs, 8, seed=seed, kept=kept)
+        found = bootstrap(known_fit(), known_runs(), 8, kept=kept)
+        np.testing.assert_array_equal(found.values, expected)
 
 
 def test_kept_resamples_serve_groups_of_other_names(tmp_path):

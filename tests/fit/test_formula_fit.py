@@ -226,16 +226,17 @@ def test_a_power_that_no_float_holds_is_a_sentence(tmp_path, capsys, power):
     assert "No start has a finite objective: loss = E + A/" in capsys.readouterr().err
 
 
-def test_formulas_of_two_targets_are_not_compared(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ("tokens = k*N^a", "The formulas predict lr and tokens"),
+        (LR.replace("*", " * "), "is given twice; give each formula once"),
+    ],
+)
+def test_formulas_of_two_targets_or_the_same_formula_are_not_compared(tmp_path, capsys, other, words):
     table().to_csv(tmp_path / "runs.csv", index=False)
-    assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", "tokens = k*N^a"]) == 2
-    assert "The formulas predict lr and tokens" in capsys.readouterr().err
-
-
-def test_a_formula_given_twice_is_not_compared_with_itself(tmp_path, capsys):
-    table().to_csv(tmp_path / "runs.csv", index=False)
-    assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", LR.replace("*", " * ")]) == 2
-    assert "is given twice; give each formula once" in capsys.readouterr().err
+    assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", other]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -178,6 +178,11 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
             "run constant: loss is empty in row 8, not a loss above 0",
         ),
         (lambda t: t.assign(loss=t["loss"].where(t.index != 7, -1.0)), "loss is -1 in row 8"),
+        (lambda t: t.assign(loss=t["loss"].astype(str).where(t.index != 7, "oops")), "loss is 'oops' in row 8"),
+        (
+            lambda t: t.assign(loss=t["loss"].where(t.index != 7, 1e59)),
+            r"loss is 1e\+59 in row 8, not a loss above 0 and at most 1e\+06 \(1 such row\)",
+        ),
         (lambda t: t.assign(lr=t["lr"].where(t.index != 7, -1.0)), "lr is -1 in row 8, not a learning rate"),
         (lambda t: t.assign(run=t["run"].where(t["run"] != "drop")), "run is empty in row 191 .95 such rows."),
         (lambda t: t.assign(lr=0.0), "every learning rate is 0"),

@@ -1,5 +1,6 @@
 """Every closed form is stationary, a minimum and where a search ends, whatever the coefficients."""
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -50,64 +51,33 @@ shares = st.floats(0.05, 0.9)
 budgets = st.floats(18.0, 26.0).map(lambda power: 10.0**power)
 sizes = st.floats(8.0, 12.0).map(lambda power: 10.0**power)
 
-chinchillas = st.builds(
-    Chinchilla,
-    irreducible=st.floats(0.0, 2.0),
-    params_scale=scales,
-    params_exponent=exponents,
-    tokens_scale=scales,
-    tokens_exponent=exponents,
-)
-over_trainings = st.builds(
-    OverTraining,
-    irreducible=st.floats(0.0, 2.0),
-    over_scale=scales,
-    under_scale=scales,
-    flops_exponent=st.floats(0.05, 0.35),
-)
-effective = st.builds(
-    EffectiveParams,
-    irreducible=st.floats(0.0, 2.0),
-    params_scale=scales,
-    params_exponent=exponents,
-    expansion_exponent=st.floats(0.0, 1.0),
-    tokens_scale=scales,
-    tokens_exponent=exponents,
-)
-granularities = st.builds(
-    Granularity,
-    irreducible=st.floats(0.0, 2.0),
-    granularity_scale=scales,
-    granularity_exponent=exponents,
-    params_scale=scales,
-    params_exponent=exponents,
-    tokens_scale=scales,
-    tokens_exponent=exponents,
-)
-expert_counts = st.builds(
+USUAL = {"scale": scales, "exponent": exponents, "irreducible": st.floats(0.0, 2.0)}
+"""Ranges of coefficients by the last word of their name."""
+
+
+def laws(law, **unusual):
+    """Laws with the given ranges of coefficients, and the usual ranges of all others."""
+    names = [field.name for field in dataclasses.fields(law) if not field.metadata.get("static")]
+    return st.builds(law, **{name: unusual.get(name, USUAL.get(name.rpartition("_")[2])) for name in names})
+
+
+chinchillas = laws(Chinchilla)
+over_trainings = laws(OverTraining, flops_exponent=st.floats(0.05, 0.35))
+effective = laws(EffectiveParams, expansion_exponent=st.floats(0.0, 1.0))
+granularities = laws(Granularity)
+expert_counts = laws(
     ExpertCount,
-    params_scale=scales,
     params_exponent=st.floats(-0.5, -0.15),
     params_experts=st.floats(-0.5, 0.5),
     params_coupling=st.floats(-0.02, 0.02),
-    tokens_scale=scales,
     tokens_exponent=st.floats(-0.5, -0.15),
     tokens_experts=st.floats(-0.5, 0.5),
     tokens_coupling=st.floats(-0.02, 0.02),
     experts_start=st.floats(1.5, 4.0),
     experts_maximum=st.floats(100.0, 500.0),
-    irreducible=st.floats(0.0, 2.0),
 )
-dense_to_moes = st.builds(
-    DenseToMoe,
-    params_scale=scales,
-    params_exponent=exponents,
-    experts_exponent=st.floats(0.0, 0.5),
-    tokens_scale=scales,
-    tokens_exponent=exponents,
-    irreducible=st.floats(0.0, 2.0),
-)
-five_factors = st.builds(
+dense_to_moes = laws(DenseToMoe, experts_exponent=st.floats(0.0, 0.5))
+five_factors = laws(
     FiveFactor,
     experts_slope=st.floats(0.05, 1.0),
     experts_inverse=st.floats(2.0, 20.0),
@@ -117,16 +87,11 @@ five_factors = st.builds(
     share_coupling=st.floats(0.01, 0.2),
     total_scale=st.floats(5.0, 100.0),
     params_exponent=st.floats(0.15, 0.4),
-    tokens_scale=scales,
-    tokens_exponent=exponents,
     active_scale=st.floats(5.0, 100.0),
-    irreducible=st.floats(0.0, 2.0),
 )
-sparsities = st.builds(
+sparsities = laws(
     Sparsity,
-    params_scale=scales,
     params_exponent=st.floats(0.2, 0.7),
-    tokens_scale=scales,
     tokens_exponent=st.floats(0.2, 0.6),
     sparsity_scale=st.floats(0.1, 1.0),
     sparsity_exponent=st.floats(-0.4, -0.1),
@@ -135,15 +100,13 @@ sparsities = st.builds(
     coupling_params_exponent=st.floats(0.1, 0.3),
     irreducible=st.floats(0.0, 1.0),
 )
-sparse_repeats_laws = st.builds(
+sparse_repeats_laws = laws(
     SparseRepeats,
     irreducible=st.floats(0.5, 2.0),
-    params_scale=scales,
     exponent=st.floats(0.2, 0.5),
     density_exponent=st.floats(-0.2, 0.2),
     sparse_scale=st.floats(-0.4, 1.0),
     sparse_exponent=st.floats(0.3, 2.0),
-    tokens_scale=scales,
     params_decay=st.floats(1.0, 20.0),
     params_decay_slope=st.floats(0.0, 2.0),
     params_decay_square=st.floats(-0.5, 0.5),
@@ -152,7 +115,7 @@ sparse_repeats_laws = st.builds(
     tokens_decay_square=st.floats(-0.5, 0.5),
 )
 conventions = st.sampled_from([Proportional(), BackboneByActive(ratio=0.5), BackboneByTotal(share=0.05)])
-leverages = st.builds(
+leverages = laws(
     Leverage,
     base_exponent=st.floats(-1.0, 0.0),
     flops_slope=st.floats(-0.1, -0.01),
@@ -161,14 +124,14 @@ leverages = st.builds(
     ratio_start=st.floats(0.001, 0.05),
     ratio_maximum=st.just(1e9),
 )
-surfaces = st.builds(
+surfaces = laws(
     IsoflopSurface,
     size=st.tuples(st.floats(-4.0, -1.0), st.floats(0.05, 0.2)),
     sparsity=st.tuples(st.floats(-0.5, -0.1), st.floats(0.01, 0.1)),
     interaction=st.tuples(st.floats(-0.01, 0.01), st.floats(1e-4, 1e-3)),
     offset=st.floats(0.0, 4.0),
 )
-allocations = st.builds(
+allocations = laws(
     Allocation,
     model_scale=st.floats(0.01, 1.0),
     model_exponent=st.floats(0.3, 0.7),
@@ -183,21 +146,14 @@ mixtures = st.builds(
     top_k=st.floats(0.5, 20.0),
     num_shared_experts=st.floats(0.0, 4.0),
 )
-
-marginal_actives = st.builds(
-    MarginalActive,
-    active_scale=scales,
-    active_exponent=exponents,
-    active_slope=st.floats(1e-12, 1e-9),
-    offset=st.floats(0.0, 3.0),
-)
-marginal_experts = st.builds(
+marginal_actives = laws(MarginalActive, active_slope=st.floats(1e-12, 1e-9), offset=st.floats(0.0, 3.0))
+marginal_experts = laws(
     MarginalExperts,
     experts_slope=st.floats(0.001, 0.1),
     experts_inverse=st.floats(0.01, 1.0),
     offset=st.floats(0.0, 3.0),
 )
-marginal_shareds = st.builds(
+marginal_shareds = laws(
     MarginalShared,
     shared_square=st.floats(0.01, 1.0),
     shared_slope=st.floats(-1.0, -0.01),

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 import transformers_models  # noqa: F401  (nothing is fetched)
+from small_model import SMALL
 
 from moejax import run_table
 from moejax.__main__ import main
-from moejax.architecture import Architecture
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.errors import UserError
 from moejax.evaluation import validation_choices
@@ -81,18 +81,8 @@ def folder(tmp_path_factory):
     train_tokenizer(str(texts), root / "tokenizer.json", vocab_size=300)
     training = Training(
         name="small",
-        architecture=Architecture(
-            vocab_size=300,
-            model_dim=32,
-            num_layers=2,
-            num_heads=2,
-            num_kv_heads=1,
-            head_dim=16,
-            num_experts=4,
-            top_k=2,
-            expert_hidden=32,
-            tied_embeddings=False,
-            norm_epsilon=1e-5,
+        architecture=SMALL.replace(
+            vocab_size=300, model_dim=32, head_dim=16, expert_hidden=32, tied_embeddings=False, norm_epsilon=1e-5
         ),
         recipe=Recipe(
             budgets_tokens=(40_960,),

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from small_model import SMALL
 
-from moejax.architecture import Architecture
 from moejax.config import build, dump
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
@@ -37,15 +37,13 @@ SHAPES = [MeshShape(data=2, fsdp=2, expert=2), MeshShape(data=1, fsdp=2, expert=
 def training(mesh, **runtime):
     return Training(
         name="small",
-        architecture=Architecture(
+        architecture=SMALL.replace(
             vocab_size=256,
             model_dim=32,
             num_layers=3,
             num_heads=4,
             num_kv_heads=2,
-            head_dim=8,
             num_experts=8,
-            top_k=2,
             expert_hidden=16,
             num_shared_experts=1,
             tied_embeddings=False,

@@ -5,8 +5,8 @@ import re
 from collections import Counter
 
 import pytest
+from small_model import SMALL
 
-from moejax.architecture import Architecture
 from moejax.errors import UserError
 from moejax.kernels.table import has_tokamax
 from moejax.laws.accounting import flops_per_token
@@ -22,17 +22,8 @@ from moejax.train.mesh import MeshShape
 from moejax.train.training import DataConfig, Recipe, Training
 from moejax.weights.folder import flat
 
-SHAPE = Architecture(
-    vocab_size=512,
-    model_dim=256,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=128,
-    num_experts=8,
-    top_k=2,
-    expert_hidden=128,
-    num_shared_experts=1,
+SHAPE = SMALL.replace(
+    vocab_size=512, model_dim=256, head_dim=128, num_experts=8, expert_hidden=128, num_shared_experts=1
 )
 
 

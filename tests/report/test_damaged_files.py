@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from known_study import STUDY
+from small_model import SMALL
 
 from moejax import run_table
 from moejax.__main__ import main
-from moejax.architecture import Architecture
 from moejax.data.prepare import prepare
 from moejax.errors import UserError
 from moejax.model import transformer
@@ -74,17 +74,7 @@ def whole(folder, tmp_path_factory):
     for number in range(30):
         (text / f"{number}.txt").write_text(f"Sentence {number} after another. " * 9)
     prepare(str(text), place / "set", validation_share=0.3)
-    architecture = Architecture(
-        vocab_size=257,
-        model_dim=8,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=8,
-        num_experts=4,
-        top_k=2,
-        expert_hidden=8,
-    )
+    architecture = SMALL.replace(model_dim=8, num_layers=1, num_heads=1)
     save_weights(place / "weights", architecture, transformer.init(architecture, jax.random.key(0)))
     sizes, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 4)))
     loss = 1.7 + 400 / sizes**0.34 + 400 / tokens**0.28

@@ -137,11 +137,18 @@ def conclude(folder, **changes):
     return conclude_annealed(STUDY.trainings(), dataclasses.replace(STUDY.analysis, **changes), folder)
 
 
-def test_predicted_losses_stand_in_a_table_of_their_own_beside_measured_rows(trained):
-    runs = (trained / run_table.TABLE).read_bytes()
-    found = conclude(trained)
-    assert (trained / run_table.TABLE).read_bytes() == runs
-    table = run_table.read(trained / TABLE)
+@pytest.fixture(scope="module")
+def concluded(trained, tmp_path_factory):
+    """Their annealed losses, and the files with the table of these losses."""
+    folder = tmp_path_factory.mktemp("concluded") / "out"
+    shutil.copytree(trained, folder)
+    return conclude(folder), folder
+
+
+def test_predicted_losses_stand_in_a_table_of_their_own_beside_measured_rows(trained, concluded):
+    found, folder = concluded
+    assert (folder / run_table.TABLE).read_bytes() == (trained / run_table.TABLE).read_bytes()
+    table = run_table.read(folder / TABLE)
     measured, predicted = table[table["is_predicted"] == 0], table[table["is_predicted"] == 1]
     pd.testing.assert_frame_equal(
         measured[["model", "tokens", "loss"]].reset_index(drop=True),
@@ -161,30 +168,29 @@ def test_predicted_losses_stand_in_a_table_of_their_own_beside_measured_rows(tra
     assert all(len(one.left_out) == len(RECIPE.budgets_tokens) for one in found.models.values())
 
 
-def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_errors(trained):
-    conclude(trained)
-    read = read_runs(trained / TABLE, Chinchilla, trust_units=True)
+def test_a_fit_to_predicted_losses_says_so_and_weighs_them_by_their_standard_errors(concluded):
+    _, folder = concluded
+    read = read_runs(folder / TABLE, Chinchilla, trust_units=True)
     assert any("4 of 12 losses were predicted, not measured" in note for note in read.notes)
     guessed = read.frame["is_predicted"].to_numpy() == 1
     assert len(set(read.runs.weight[~guessed])) == 1
     assert (read.runs.weight[guessed] < read.runs.weight[~guessed][0]).all()
-    alone = read_runs(trained / TABLE, Chinchilla, trust_units=True, where=["is_predicted == 0"])
+    alone = read_runs(folder / TABLE, Chinchilla, trust_units=True, where=["is_predicted == 0"])
     assert not any("not measured" in note for note in alone.notes)
     assert (alone.runs.weight == 1).all()
     with pytest.raises(ValueError, match=r"predicted losses .* need a standard error .*where=..is_predicted == 0"):
-        read_runs(run_table.read(trained / TABLE).drop(columns="loss_standard_error"), Chinchilla, trust_units=True)
+        read_runs(run_table.read(folder / TABLE).drop(columns="loss_standard_error"), Chinchilla, trust_units=True)
 
 
-def test_the_table_goes_with_the_question_and_a_file_of_the_users_stays(trained):
-    conclude(trained)
-    assert conclude(trained, anneal="", anneal_tokens=()) is None
-    assert not (trained / TABLE).exists()
-    (trained / TABLE).write_text("mine")
-    assert conclude(trained, anneal="", anneal_tokens=()) is None
+def test_the_table_goes_with_the_question_and_a_file_of_the_users_stays(concluded, tmp_path):
+    folder = shutil.copytree(concluded[1], tmp_path / "copy")
+    assert conclude(folder, anneal="", anneal_tokens=()) is None
+    assert not (folder / TABLE).exists()
+    (folder / TABLE).write_text("mine")
+    assert conclude(folder, anneal="", anneal_tokens=()) is None
     with pytest.raises(ValueError, match="was changed after moejax wrote it"):
-        conclude(trained)
-    assert (trained / TABLE).read_text() == "mine"
-    (trained / TABLE).unlink()
+        conclude(folder)
+    assert (folder / TABLE).read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +210,6 @@ def test_the_table_goes_with_the_question_and_a_file_of_the_users_stays(trained)
 )
 def test_a_step_that_a_phase_does_not_have_is_named_with_its_file(trained, tmp_path, line, said):
     shutil.copytree(trained, tmp_path / "copy")
-    (tmp_path / "copy" / TABLE).unlink(missing_ok=True)
     path = tmp_path / "copy" / "models" / "a" / "metrics.jsonl"
     rest = {"tokens": 1, "steps_done": 1, "seconds": 1.0, "loss": 2.0, "validation_loss": 2.0}
     path.write_text(path.read_text() + json.dumps(line | rest) + "\n")
@@ -228,9 +233,8 @@ def test_a_loss_that_is_no_number_leaves_one_model_out_and_is_said(trained, tmp_
     )
 
 
-def test_a_table_that_was_changed_is_named_before_anything_is_fitted_or_trained(trained, tmp_path, monkeypatch):
-    shutil.copytree(trained, tmp_path / "copy")
-    conclude(tmp_path / "copy")
+def test_a_table_that_was_changed_is_named_before_anything_is_fitted_or_trained(concluded, tmp_path, monkeypatch):
+    shutil.copytree(concluded[1], tmp_path / "copy")
     (tmp_path / "copy" / TABLE).write_text("mine")
     monkeypatch.setattr("moejax.study.annealed.anneal", lambda *_, **__: pytest.fail("a curve was fitted"))
     with pytest.raises(UserError, match="was changed after moejax wrote it"):

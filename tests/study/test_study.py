@@ -99,6 +99,7 @@ def test_a_finished_study_is_concluded_again_without_training(finished):
     assert run_table.read(folder / "runs.parquet").equals(before)
 
 
+@pytest.mark.slow
 def test_a_row_that_was_cut_short_is_named_and_its_run_done_again(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ["MOEJAX_TEST_XLA_FLAGS"])
     shutil.copytree(finished[0], tmp_path / "out")
@@ -153,10 +154,7 @@ def test_a_study_killed_at_three_moments_ends_with_the_same_table(finished, conf
     [
         (["--config.models.moe.top_k=9"], "moe: top_k is 9 and num_experts is 4"),
         (["--config.models.mo.top_k=1"], "config.models.mo is unknown; did you mean moe?"),
-        (["--config.recipe.optimizer.lerning_rate=1"], "did you mean learning_rate?"),
-        (["--config.recipe.batch_tokens=lots"], "batch_tokens must be a whole number: 'lots' is not a number"),
         (["--config.recipe.optimizer.warmup_tokens=1M"], "before the warm-up of 1,000,000 tokens"),
-        (["--config.models.moe.num_kv_heads=3"], "num_kv_heads must divide num_heads"),
         (["--config.analysis.laws=chinchila"], "did you mean chinchilla?"),
         (["--config.analysis.resamples=1"], "resamples is 1; give a whole number from 10 to 100,000"),
         (["--config.name=../../x"], "it names a folder"),

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 from few_documents import Few
+from small_model import SMALL
 
-from moejax.architecture import Architecture
 from moejax.data.sources import NAMED
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
@@ -23,18 +23,7 @@ def training():
     """A mixture of 2 layers, two budgets, a checkpoint every fourth step."""
     return Training(
         name="small",
-        architecture=Architecture(
-            vocab_size=257,
-            model_dim=16,
-            num_layers=2,
-            num_heads=2,
-            num_kv_heads=1,
-            head_dim=8,
-            num_experts=8,
-            top_k=2,
-            expert_hidden=8,
-            num_shared_experts=1,
-        ),
+        architecture=SMALL.replace(num_experts=8, num_shared_experts=1),
         recipe=Recipe(
             budgets_tokens=(2048, 4096),
             batch_tokens=256,

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -311,6 +312,7 @@ def test_neither_a_stop_nor_the_next_save_waits_for_hashes(full, tmp_path, monke
     def wait(path, read):
         while True:
             read(1)
+            time.sleep(0.001)
 
     state = program(full, MESHES["one device"]).init(0)
     monkeypatch.setattr(manifest, "sha256", wait)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from small_model import SMALL
 from tokenizers import Tokenizer, models, processors
 
-from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.config import WeightedSource
 from moejax.data.prepared import MANIFEST, CorruptRecords, Manifest, SplitTotals, TokenizerName
@@ -26,15 +26,12 @@ from moejax.train.directory.saved_weights import SavedState, find_saved_state, i
 from moejax.train.loop import train
 from moejax.weights.folder import EXPERT_BIAS, load_weights, nested, parameters
 
-ARCHITECTURE = Architecture(
+ARCHITECTURE = SMALL.replace(
     vocab_size=6,
     model_dim=8,
     num_layers=3,
-    num_heads=2,
-    num_kv_heads=1,
     head_dim=4,
     num_experts=8,
-    top_k=2,
     expert_hidden=4,
     num_dense_layers=1,
     dense_hidden=6,

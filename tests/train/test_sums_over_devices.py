@@ -8,8 +8,8 @@ import re
 
 import jax
 import pytest
+from small_model import SMALL
 
-from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.model.runtime import Runtime
 from moejax.plan.collectives import _groups
@@ -25,16 +25,10 @@ LATENT = {"num_kv_heads": 2, "query_latent_dim": 12, "kv_latent_dim": 10, "rope_
 
 
 def training(compute, reduce, mesh=None, **changes):
-    architecture = Architecture(
+    architecture = SMALL.replace(
         vocab_size=VOCAB,
-        model_dim=16,
         num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
         num_experts=EXPERTS,
-        top_k=2,
-        expert_hidden=8,
         num_shared_experts=1,
         shared_expert_gate=True,
         tied_embeddings=False,

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_model import SMALL
 
-from moejax.architecture import Architecture
 from moejax.folder import WRITTEN
 from moejax.stored import read_json, write_json
 from moejax.weights.folder import (
@@ -20,15 +20,11 @@ from moejax.weights.folder import (
 )
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
-ARCHITECTURE_OF_ALL = Architecture(
+ARCHITECTURE_OF_ALL = SMALL.replace(
     vocab_size=7,
     model_dim=4,
     num_layers=3,
-    num_heads=2,
-    num_kv_heads=1,
     head_dim=2,
-    num_experts=4,
-    top_k=2,
     expert_hidden=3,
     num_dense_layers=1,
     dense_hidden=5,
