@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _until_terminated() -> Iterator[None]:
-    """Exit at once with a message on SIGTERM. A training installs its own handler while it has something to save."""
+    """Exit at once with a message on SIGTERM. A training run with something to save installs its own handler."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -90,11 +90,12 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send Ctrl-C again shortly after Python drops it, for example in JAX's garbage-collection callback.
+    """Handle an exception that Python drops (``sys.unraisablehook``).
 
-    Ignore follow-up errors of checkpoint operations. If an Orbax read or write fails, Orbax closes its event loop and
-    abandons the others. TensorStore operations that finish later find the loop closed, and failed reads raise again
-    when they are garbage-collected. The first failure is reported elsewhere.
+    Ctrl-C that is dropped, for example in JAX's garbage-collection callback, is sent again shortly after. Follow-up
+    errors of checkpoint operations are ignored: if an Orbax read or write fails, Orbax closes its event loop and
+    abandons all other operations. TensorStore operations that finish later find the loop closed, and failed reads raise
+    again when they are garbage-collected. The first failure is reported elsewhere.
     """
     if str(unraisable.exc_value).startswith(("Event loop is closed", "Encountered error while reading array index")):
         return None

@@ -1,9 +1,9 @@
 """Keep JAX's compilation cache in a folder.
 
 JAX's cache key covers versions, flags, devices and the computation. It does not cover the processor's instruction set
-or the number of threads, although compiled CPU programs depend on both. They determine the name of a subfolder. JAX
-writes in place and never replaces a file. A partly written file of a killed process is therefore removed; otherwise its
-program would be compiled at every start.
+or the number of threads, although compiled CPU programs depend on both. The name of a subfolder therefore identifies
+both. JAX writes in place and never replaces a file. A partly written file of a killed process is therefore removed;
+otherwise its program would be compiled at every start.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ def remove_oldest(folder: Path) -> None:
 
 def pass_over_damage() -> None:
     """Suppress warnings about programs that cannot be read or written, because the disk is full or another process
-    writes them. They are compiled instead.
+    writes them. JAX compiles such programs instead.
     """
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
 def remove_damaged(programs: Path) -> None:
-    """Remove every program below a folder that JAX cannot decompress. One process does this before any process loads
-    one.
+    """Remove every program below a folder that JAX cannot decompress.
+
+    One process calls this before any process loads a program.
 
     The folder may be any folder that the user names, so files not named as programs are left alone.
     """

@@ -1,7 +1,7 @@
-"""Minimise functions from many starts in float64: L-BFGS, Newton and trust-region steps, Levenberg-Marquardt.
+"""Minimize functions from many initial guesses in float64: L-BFGS, Newton and trust-region steps, Levenberg-Marquardt.
 
-Starts are Sobol points, which fill a cube more evenly than random points. A lane is one of several minimisations that
-run in one compiled program.
+Initial guesses are Sobol points, which fill a cube more evenly than random points. A lane is one of several
+minimizations that run in one compiled program.
 
 Only this file uses jaxopt, which is no longer maintained, so jaxopt can be replaced here.
 """
@@ -70,13 +70,13 @@ IN_A_ROW = 3
 
 
 def least_squares(residuals: Residuals, starts: np.ndarray, *, max_steps: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise sums of squares from many starts at once with the Levenberg-Marquardt method.
+    """Minimize sums of squares from many initial guesses at once with the Levenberg-Marquardt method.
 
     Steps are solved for all points together. Only residuals and Jacobians are compiled, so a different number of
     residuals does not recompile the search.
 
     Returns:
-      points, and their sums of squares, which are infinite if the sum at the start is not finite.
+      points, and their sums of squares, which are infinite if the sum at the initial guess is not finite.
     """
     points = np.array(starts, np.float64)
     here, slopes = residuals(points)
@@ -208,7 +208,7 @@ def minimise_lanes(
     chunk: int = 8,
     progress: CountCallback | None = None,
 ) -> Lanes:
-    """Minimise ``objective(point, shared, lane)`` from every start; ``lanes`` has the leading axis of ``starts``.
+    """Minimize ``objective(point, shared, lane)`` from every initial guess in ``starts``, with its entry of ``lanes``.
 
     On a CPU the lanes of a chunk run one after another, each in its own loop, and the chunks run on all cores. Vmapped
     lanes would all wait for the longest line search. On an accelerator the lanes of a chunk are vmapped.

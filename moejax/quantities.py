@@ -38,7 +38,8 @@ def parse(text: str) -> float:
     """
     if len(text) > LONGEST:
         raise UserError(
-            f"{text[:20]!r}... is not a number; it has {len(text):,} characters, and numbers have at most {LONGEST}."
+            f"{text[:20]!r}... is not a number; it has {len(text):,} characters, and numbers have at most {LONGEST}: "
+            f"shorten it."
         )
     match = _WRITTEN.fullmatch(plainly(text))
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):

@@ -93,8 +93,8 @@ COLUMNS: dict[str, RunColumn] = {
     "decay_tokens": _share("tokens", "tokens of the final decay, part of tokens"),
     "loss": _size("nats/token", "cross-entropy on the validation set"),
     "is_predicted": _count("", "1 if the loss was predicted instead of measured, else 0"),
-    "loss_low": _size("nats/token", "lower end of the 90 % range of a predicted loss"),
-    "loss_high": _size("nats/token", "upper end of the 90 % range of a predicted loss"),
+    "loss_low": _size("nats/token", "lower end of the 90 % prediction interval of a predicted loss"),
+    "loss_high": _size("nats/token", "upper end of the 90 % prediction interval of a predicted loss"),
     "loss_standard_error": _share("nats/token", "standard error of a loss that was not measured"),
     "bits_per_byte": _size("bits/byte", "validation loss per byte of text"),
     "train_loss": _size("nats/token", "cross-entropy on the last training batches"),
@@ -149,7 +149,9 @@ def read_as_it_is(path: str | Path) -> DataFrame:
             f"limit (ulimit -v)."
         ) from error
     except OSError as error:
-        raise UserError(f"Cannot read {path} as a table ({says('Python', error)}).") from error
+        raise UserError(
+            f"Cannot read {path} as a table ({says('Python', error)}); check the file and your permission to read it."
+        ) from error
     except ValueError as error:
         raise UserError(f"Cannot read {path} as a table: {told(error)}.") from error
     return _with_rows(frame, path)
@@ -157,7 +159,7 @@ def read_as_it_is(path: str | Path) -> DataFrame:
 
 def _with_rows(frame: DataFrame, path: str | Path) -> DataFrame:
     if not len(frame):
-        raise UserError(f"{path} has no rows.")
+        raise UserError(f"{path} has no rows; give a table with one row per run.")
     return with_flat_cells(frame)
 
 
@@ -224,7 +226,7 @@ def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str]
 
 
 def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, Series]:
-    """Return the rules of a known column and, for each, the rows that break it. Empty cells break none.
+    """Return masks of the rows that break a rule of a known column, keyed by the rule as text. Empty cells break none.
 
     Args:
       whole: True if counts must be whole numbers; False for computed counts.

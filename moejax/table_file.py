@@ -28,7 +28,7 @@ MOST_CELLS = 20_000_000
 ROWS_AT_ONCE = 1_000
 """Number of rows of a Parquet file that are unpacked before the size is checked again."""
 
-_REMEDY = "save it as comma-separated UTF-8 text with decimal points"
+_REMEDY = "save it as a UTF-8 CSV file with decimal points"
 _HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 
 
@@ -105,7 +105,7 @@ def _shape_of_csv(text: str, separator: str) -> tuple[tuple[int, int], str]:
     finally:
         csv.field_size_limit(usual)
     if not names:
-        raise UserError("it is empty")
+        raise UserError("it is empty; write a header and one row per run")
     return (rows, len(names)), _decimal_point(seen)
 
 
@@ -116,7 +116,10 @@ def _look_for_commas(cells: list[str], seen: dict[str, str]) -> None:
 
 
 def _kind(cell: str) -> str | None:
-    """Return the key in ``_COMMAS`` for a number, which may have a unit or a power of ten; None for other text."""
+    """Return a number's use of commas and points, as a key of ``_COMMAS``; None for other text.
+
+    The number may have a unit or a power of ten.
+    """
     text = cell.strip()
     if len(text) > quantities.LONGEST:
         return None
@@ -254,7 +257,9 @@ def read_parquet(path: Path) -> Any:
     except MemoryError:
         raise
     except pa.ArrowNotImplementedError as error:
-        raise UserError(f"it has a column of an unsupported type ({says('pyarrow', error)})") from error
+        raise UserError(
+            f"it has a column of an unsupported type ({says('pyarrow', error)}); convert or remove this column"
+        ) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError("it is not a Parquet file, or is damaged; write it again") from error
 
@@ -297,10 +302,11 @@ def _text(path: Path) -> str:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"it is not {encoding[:6].upper().rstrip('-')} text at byte {error.start:,}; {_REMEDY}"
+            f"it is not valid {encoding[:6].upper().rstrip('-')} (first invalid byte at position {error.start:,}); "
+            f"save it as UTF-8 text"
         ) from None
     if "\0" in text:
-        raise UserError(f"it has a zero byte, so it is not UTF-8 text; {_REMEDY}")
+        raise UserError("it has a zero byte, so it is not UTF-8 text; save it as UTF-8 text")
     return text
 
 

@@ -38,13 +38,13 @@ def one_line(text: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    """Return the beginning and the end, which distinguish names."""
+    """Return a text shortened in the middle, because names differ at their beginning or end."""
     kept = most * 2 // 3
     return text if len(text) <= most else f"{text[:kept]}…{text[kept + 1 - most :]}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 training``, ``2 trainings``."""
+    """Return a count and its noun, with a plural s if needed: ``1 run``, ``2 runs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -196,7 +196,7 @@ def test_a_family_of_another_package_is_read_and_written(install, tmp_path, caps
         ("data_only = MODULE:ENTRY", LAW.replace('"smith"', '"hoffmann"'), "the name or alias 'hoffmann'"),
         ("five-factor = MODULE:ENTRY", LAW, "has an invalid name; use lower-case letters, digits and underscores"),
         ("data_only = MODULE:ENTRY", "import sys; sys.exit(0)", "cannot be imported"),
-        ("data_only = MODULE:ENTRY", LAW.replace("law=DataOnly", "law=int"), "give a class made by"),
+        ("data_only = MODULE:ENTRY", LAW.replace("law=DataOnly", "law=int"), "give a class decorated with"),
         ("data_only = MODULE:ENTRY", LAW.replace('("smith",)', "None"), "give a tuple of lower-case names"),
     ],
 )

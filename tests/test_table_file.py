@@ -40,7 +40,7 @@ def test_text_that_says_its_encoding_is_read_in_it(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("modèle,loss\na,3\n".encode("latin-1"), "not UTF-8 text at byte 3; save it as"),
+        ("modèle,loss\na,3\n".encode("latin-1"), r"not valid UTF-8 \(first invalid byte at position 3\); save it as"),
         (ROWS.encode("utf-16-le"), "has a zero byte"),
         ("tokens;loss\n1e9;3,512\n", "'3,512' has a separator for either decimals or thousands"),
         ("tokens;loss\n1.234;3,5\n", "'1.234' has a separator for either decimals or thousands"),

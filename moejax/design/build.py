@@ -229,7 +229,7 @@ def _kept(constraint: Constraint, measures: Mapping[str, float]) -> bool:
 
 
 def changed_options(architecture: Architecture) -> dict[str, Any]:
-    """Return the options of an architecture that differ from their defaults, as plain data."""
+    """Return the options of an architecture that differ from their defaults, keyed by field, as plain data."""
     changed = {}
     for f in dataclasses.fields(architecture):
         value = getattr(architecture, f.name)
@@ -239,7 +239,7 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
 
 
 def training_settings(built: Built, name: str, sequence_length: int) -> dict[str, Any]:
-    """Return the settings of a training run of a built model, in the form of a config.
+    """Return a config dictionary that trains a built model.
 
     Batch size and learning rate are "auto", so that the trainer chooses them. Types, mesh and remat match the
     cost assumptions of a design: bfloat16, with parameters split over all devices. The user must name the data.

@@ -166,7 +166,7 @@ class Sizes:
 
     @property
     def at_least(self) -> Mapping[str, float]:
-        """Return no additional lower bounds, because the coordinates' own bounds suffice."""
+        """Return an empty mapping of additional lower bounds, because the coordinates' own bounds suffice."""
         return {}
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
@@ -237,7 +237,7 @@ class Shapes:
 
     @property
     def at_least(self) -> Mapping[str, float]:
-        """Return the lower bound of routed experts per active routed expert."""
+        """Return the lower bound of routed experts per active routed expert, keyed by measure."""
         return {"expert_expansion": 1.0} if self.like.is_moe else {}
 
     @property

@@ -88,8 +88,10 @@ class Likely(Protocol):
 
     @property
     def probes(self) -> Any:
-        """Return laws that show which numbers the runs do not determine (``fit.undetermined.Probes``); None if the runs
-        determine all."""
+        """Return perturbed laws that fit equally well (``fit.uncertainty.undetermined.Probes``).
+
+        A number that differs between them is not determined. None if the runs determine every coefficient.
+        """
         ...
 
     @property
@@ -145,7 +147,7 @@ class DesignResult(Shown):
         return config_text(self._built("config"), name, says, problem.assumptions.sequence_length)
 
     def training(self, name: str = "designed") -> dict[str, Any]:
-        """Return the settings of a training run of the built model, for ``moejax.plan`` and ``moejax.train``.
+        """Return a config dictionary that trains the built model, for ``moejax.plan`` and ``moejax.train``.
 
         The batch and the learning rate are "auto"; add the data.
 
@@ -238,7 +240,7 @@ def _may_bind(problem: Problem) -> int:
 
 
 def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
-    """Return intervals of all identified coordinates and of the goal.
+    """Return intervals of all identified coordinates and of the goal, keyed by name.
 
     A law without an optimum counts as undefined. A quantity that the runs do not determine has an open interval.
     """

@@ -43,7 +43,7 @@ class FamilyLeverage:
 
 
 def proportions(law: Law, architecture: Architecture) -> dict[str, float]:
-    """Return the coordinates of an architecture that a law reads, except its size.
+    """Return the coordinates that a law reads of an architecture, without its size, keyed by name.
 
     Raises:
       UserError: the law reads the number of active experts, and the model is dense.

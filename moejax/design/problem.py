@@ -24,7 +24,7 @@ from moejax.wording import argument
 
 STARTS = 8
 SAME = 1e-6
-"""Tolerance of the objective within which a start counts as reaching the lowest value."""
+"""Tolerance of the objective within which a search counts as reaching the lowest value."""
 NOTHING = 1e-9
 """Size of a multiplier, in nats per e-fold, below which it is rounding error."""
 AT_THE_END = 1e-3
@@ -61,7 +61,7 @@ class Problem:
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
         reads = f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}"
         if not program.coordinates:
-            raise UserError(f"{reads}, so a design has nothing to choose.")
+            raise UserError(f"{reads}, so a design has nothing to choose; give another law.")
         may_be_0 = {"loss", *(c.name for c in program.coordinates if c.linear)}
         for constraint in self.constraints:
             if constraint.name not in known:
@@ -84,9 +84,8 @@ class Problem:
         if self.goal != "loss" and self.goal not in MEASURES:
             raise UserError(unknown(f"objective {self.goal!r}", self.goal, ["loss", *MEASURES]))
         if self.goal != "loss" and not any(constraint.name == "loss" for constraint in self.constraints):
-            raise UserError(
-                f"Minimising {self.goal} needs a bound on the loss; give the loss that the model must reach."
-            )
+            bound = option_hint("--target-loss NATS") or 'Constraint(name="loss", high=NATS)'
+            raise UserError(f"Minimizing {self.goal} requires an upper bound on the loss; add {bound}.")
         spends = [c.name for c in self.constraints if c.name in ("flops", "lifetime_flops", "chip_hours")]
         held = any(c.name == "tokens" and c.low > 0 for c in self.constraints)
         if spends and not held and {"tokens", "flops"}.isdisjoint(self.law.inputs):
@@ -156,7 +155,7 @@ class Optimum:
     unidentified: tuple[str, ...]
     """Coordinates that affect neither the goal nor the constraints."""
     agreeing: float
-    """Share of the starts that converged to this optimum."""
+    """Share of the initial guesses from which the search converged to this optimum."""
 
 
 class Unbounded(UserError):
@@ -278,7 +277,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
 
 
 def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
-    """Return a mask of the coordinates that affect neither the goal nor the constraints at any start."""
+    """Return a mask of the coordinates that affect neither the goal nor the constraints at any initial guess."""
     slopes = local(program, points, lanes["law"]).jacobian[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)
@@ -300,7 +299,8 @@ def _conflict(problem: Problem, solved: Solved) -> str:
     ends = {name: Constraint(name=name, low=c.low, high=c.high) for name, c in coordinates.items()}
     said = [str({**ends, **constraints}[name]) for name in names if name in {**ends, **constraints}]
     if not finite[best] > 1e-5:
-        return f"The search did not converge under {', '.join(map(str, problem.constraints))}; give more starts."
+        remedy = option_hint("loosen a constraint") or "give more initial guesses (`starts`)"
+        return f"The search did not converge under {', '.join(map(str, problem.constraints))}; {remedy}."
     return (
         f"These constraints cannot all hold: {'; '.join(said) or ', '.join(map(str, problem.constraints))}. The "
         f"nearest design violates them by a factor {math.exp(min(float(finite[best]), 50)):.3g}; loosen a constraint."

@@ -60,8 +60,11 @@ def warmed_up(peak: float, warmup: int, after: Float[np.ndarray, " after"]) -> R
 
 
 def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
-    """Return three usual schedules: cosine decay to 10 % of the peak, cosine decay to 0, and a constant rate with
-    linear decay over the last fifth."""
+    """Return three usual schedules, keyed by a description.
+
+    They are cosine decay to 10 % of the peak, cosine decay to 0, and a constant rate with linear decay over the last
+    fifth.
+    """
     done = np.arange(1, steps - warmup + 1) / (steps - warmup)
     wave = 0.5 * (1 + np.cos(np.pi * done))
     falls = np.minimum(1.0, (1 - done) / 0.2)

@@ -65,7 +65,7 @@ class CompiledProblem:
         return (*(c.name for c in self.coordinates), *self.measured, "loss")
 
     def values(self, point: jax.Array) -> dict[str, jax.Array]:
-        """Return the coordinates as plain numbers."""
+        """Return the coordinates as plain numbers, keyed by name."""
         return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
 
     def measured_at(self, point: jax.Array, law: Law) -> jax.Array:

@@ -46,7 +46,7 @@ def summary(name: str, decision: DesignResult) -> Result:
             f"Neither the goal nor the constraints depend on {', '.join(optimum.unidentified)}, so no value is chosen."
         )
     if optimum.agreeing < 1:
-        notes.append(f"{optimum.agreeing:.0%} of the starts reached this optimum.")
+        notes.append(f"The search reached this optimum from {optimum.agreeing:.0%} of the initial guesses.")
     warnings = [decision.without_intervals] if decision.without_intervals else []
     if decision.undecided:
         warnings.append(

@@ -185,7 +185,7 @@ class HarnessModel(TemplateLM):
 
 
 def answer_lengths(lengths: Iterable[tuple[int, int]]) -> dict[str, float | None]:
-    """Return the number of answers and their mean lengths in words and tokens, for an entry of ``answers``."""
+    """Return the ``number`` of answers and their mean lengths in ``words`` and ``tokens``, keyed by these names."""
     every = list(lengths)
     words, tokens = (statistics.mean(column) for column in zip(*every, strict=True)) if every else (None, None)
     return {"number": len(every), "words": words, "tokens": tokens}
@@ -320,7 +320,7 @@ def _check(task: Any) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect the results."""
+    """Return the versions of the packages that affect the results, keyed by package."""
     packages = ("lm-eval", "datasets", "tokenizers", "jax", "jaxlib", "numpy")
     return {
         "moejax": moejax.__version__,

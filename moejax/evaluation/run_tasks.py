@@ -39,7 +39,10 @@ class EvaluationSettings:
 def run_tasks(
     path: Path, shots: Mapping[int | None, list[str]], settings: EvaluationSettings, update: ProgressCallback
 ) -> dict[str, Any]:
-    """Evaluate tasks and return the results as plain data. ``shots`` maps a number of shots to names of tasks."""
+    """Evaluate tasks and return the results as plain data, keyed as in ``evaluate``.
+
+    ``shots`` maps a number of shots to names of tasks.
+    """
     folder = Path(settings.task_path) if settings.task_path else None
     update(0.0, "reading task files")
     loaded = {number: load_tasks(names, folder) for number, names in shots.items()}

@@ -64,7 +64,7 @@ class Suite:
                 known = ", ".join(name for name in own if "," in name and "stderr" not in name) or "none"
                 raise UserError(
                     f"Task {one.task} has no score {one.metric}, which the suite uses for {one.name}; its scores "
-                    f"are {known}."
+                    f"are {known}. Install a release of lm-evaluation-harness that has this score, such as 0.4.13."
                 )
             scores[one.name] = 100 * float(own[one.metric])
         return scores

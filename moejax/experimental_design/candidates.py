@@ -56,7 +56,7 @@ class Candidates:
         return len(self.flops)
 
     def cost(self, causal: bool) -> Float[np.ndarray, " candidates"]:
-        """Return the FLOPs that count towards a budget."""
+        """Return the FLOPs that count towards a budget; without masked attention scores if ``causal``."""
         return self.causal_flops if causal else self.flops
 
     def only(self, kept: Sequence[int] | np.ndarray) -> Candidates:

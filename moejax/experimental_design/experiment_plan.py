@@ -141,9 +141,9 @@ def exchange(
     *,
     sweeps: int = SWEEPS,
 ) -> Counts:
-    """Return the number of runs of each candidate: the best of three starts, each improved by exchanges.
+    """Return the number of runs of each candidate: the best of three initial guesses, each improved by exchanges.
 
-    One start uses the relaxed numbers (rounded up from 0.7). Two starts begin with no runs and add the runs with the
+    One guess uses the relaxed numbers (rounded up from 0.7). Two guesses begin with no runs and add the runs with the
     largest gain per FLOP or the largest gain.
     """
     with float64():

@@ -1,9 +1,9 @@
-"""Find the modes of a law's posterior for any number of runs, by least squares with a prior from many starts.
+"""Find the modes of a law's posterior for any number of runs, by least squares with a prior from many initial guesses.
 
 A fit without a prior needs as many runs as the law has coefficients, and a linearisation at its optimum ignores other
-modes. With a prior centred at the middle of a fit's starts, fewer runs suffice. Each mode is kept with its share of the
-posterior by Laplace's approximation. A plan accounts for all modes, and also values runs that distinguish modes
-(``criterion.py``).
+modes. With a prior centered at the middle of a fit's initial guesses, fewer runs suffice. Each mode is kept with its
+share of the posterior by Laplace's approximation. A plan accounts for all modes, and also values runs that distinguish
+modes (``criterion.py``).
 
 No law holds everywhere. The misfit at small runs is not independent noise, so many small runs would dominate a fit.
 If the runs support it, the noise therefore grows with the distance of a run from the target designs, and a plan prefers
@@ -32,9 +32,9 @@ from moejax.laws.design import Design, design_from, in_units, known
 from moejax.minimise import least_squares
 
 DRAWN = 256
-"""Number of starts, which are drawn once."""
+"""Number of initial guesses, which are drawn once."""
 FOLLOWED = 16
-"""Number of best starts that are optimised."""
+"""Number of best initial guesses from which the search runs."""
 LENGTHS = (64, 512)
 """Numbers of rows to which a request is padded, so that few programs are compiled; longer requests get all rows."""
 MOST = 3
@@ -61,8 +61,8 @@ LOWEST = 0.1
 APART = 1.0
 """Distance, in posterior standard deviations, below which two local optima count as one mode."""
 WIDER = 2.0
-"""Ratio of the prior's standard deviation to half the box of a fit's starts; a narrow prior would bias fits to few
-runs."""
+"""Ratio of the prior's standard deviation to half the box of a fit's initial guesses; a narrow prior would bias fits to
+few runs."""
 USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
 """Prior noise of log losses around a law, and the number of runs that the prior counts as."""
 FACTOR, EDGE = 2.0, 0.1
@@ -213,7 +213,7 @@ class PosteriorModes:
         Args:
           noise: standard deviation of log loss for all runs; by default the residual noise of the best mode, which
             grows with the distance from the target designs if the runs support it.
-          near: additional starts.
+          near: additional initial guesses.
         """
         rows, seen = self.seen(trained)
         if not self.sized:

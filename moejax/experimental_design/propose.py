@@ -275,7 +275,7 @@ def _apart(
 
 
 def _as_published(fit: FitResult) -> dict[str, float]:
-    """Return the first published values of the coefficients that the runs do not determine.
+    """Return the first published values of the coefficients that the runs do not determine, keyed by coefficient.
 
     At the fitted values of these coefficients, no further run would seem informative about them; at published values,
     runs are informative.
@@ -292,7 +292,7 @@ def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[st
     if (model := CATALOGUE.get(what.lower())) is not None:
         if set(given) != {"tokens"}:
             raise UserError(
-                f"The target {what} needs its training tokens and nothing else, such as {what}:tokens=14.8T."
+                f"Give the target {what} with its training tokens and nothing else, such as {what}:tokens=14.8T."
             )
         design = known(design_of(model.architecture, given["tokens"], 4096))
         return prediction_estimand(law, {name: float(value) for name, value in design.items()})
@@ -324,7 +324,7 @@ def _designs_of(answers: Sequence[Estimand]) -> Design | None:
 
 
 def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict[str, Any]:
-    """Return the last run's recipe if the table has configs, else an automatic one.
+    """Return the last run's recipe as a config dictionary; an automatic recipe if the table has no configs.
 
     Args:
       default: a recipe; settings equal to its settings are omitted from the result.

@@ -51,7 +51,7 @@ class Available:
     """Laws and runs of a page."""
 
     laws: Mapping[str, AvailableLaw]
-    """Laws by the key ``LAW:CONSTANTS`` or ``fit:NAME``; a user's fits come first."""
+    """Laws, keyed by ``LAW:CONSTANTS`` or ``fit:NAME``; a user's fits come first."""
     law: str = ""
     """Key of the law that the page shows first; empty for the user's first fit."""
     runs: DataFrame | None = field(default=None, compare=False)
@@ -64,7 +64,10 @@ class Available:
 
     @property
     def start(self) -> dict[str, float]:
-        """Initial slider values: the size and budget of the run with the most FLOPs, if a run has both."""
+        """Initial values, keyed by slider: those of the run with the most FLOPs.
+
+        They are ``START`` if no run has both a size and FLOPs.
+        """
         if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
             return dict(START)
         sizes = self.runs[["params_active", "flops"]].replace([math.inf, -math.inf], math.nan).dropna()

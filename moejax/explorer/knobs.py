@@ -111,13 +111,13 @@ def design_of(values: Mapping[str, Any]) -> Design:
 
 
 def preset(name: str) -> dict[str, float]:
-    """Return the values of one of ``PRESETS``. The chapter attributes all parameters to experts."""
+    """Return the values of one of ``PRESETS``, keyed by slider. The chapter attributes all parameters to experts."""
     active, expansion = PRESETS[name]
     return {**START, "params_active": active, "expansion": expansion, "expert_expansion": expansion}
 
 
 def of_architecture(architecture: Architecture) -> dict[str, float]:
-    """Return the slider values of an architecture, including embeddings. A dense model counts as one active expert."""
+    """Return an architecture's values, embeddings included, keyed by slider; a dense model has one active expert."""
     design = accounting.design_of(architecture, 1.0)
     dense = not design.num_experts
     return {

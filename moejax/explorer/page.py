@@ -104,7 +104,7 @@ def _json(plain: Any) -> str:
 
 
 def _array(values: Mapping[str, float]) -> list[float | None]:
-    """Return the entries of ``VALUES`` as an array; None becomes infinity."""
+    """Return the entries of ``VALUES`` in order; infinity becomes None, because JSON has no infinity."""
     return [values[name] if np.isfinite(values[name]) else None for name in VALUES]
 
 
@@ -213,10 +213,11 @@ def _uncertainty(fit: FitResult) -> dict[str, Any]:
     if stored is None or not stored.axes:
         return {"why_none": fit.why_no_covariance}
     if fit.few:
-        return {"why_none": f"There are no ranges: {fit.few}."}
+        return {"why_none": f"There are no prediction intervals: {fit.few}."}
     if not fit.converged or fit.undetermined or fit.alternatives:
         return {
-            "why_none": "Some predictions of this fit are not determined; `moejax predict` shows which have a range."
+            "why_none": "Some predictions of this fit are not determined; `moejax predict` shows which ones have an "
+            "interval."
         }
     values = coefficients(fit.law)
     order = [name for name in values if name in {one for axis in stored.axes for one in axis}]

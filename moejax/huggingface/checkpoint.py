@@ -59,7 +59,7 @@ class Checkpoint:
         if missing:
             raise UserError(
                 f"{self.folder} lacks {len(missing)} tensors of the {family.name} model in its {CONFIG}: "
-                f"{some(missing)}. A file may be missing, or {CONFIG} may belong to another model."
+                f"{some(missing)}. Fetch the checkpoint again; if it is complete, replace {CONFIG} by this model's."
             )
         extra = sorted(self.kinds.keys() - expected.keys())
         left_out = [name for name in extra if _no_part(name, family, num_layers)]
@@ -67,13 +67,15 @@ class Checkpoint:
         if extra:
             raise UserError(
                 f"{self.folder} has {len(extra)} tensors that the {family.name} model in its {CONFIG} does not have: "
-                f"{some(extra)}. moejax does not drop unknown tensors; {CONFIG} may belong to another model."
+                f"{some(extra)}. moejax does not drop unknown tensors: replace {CONFIG} if it is of another model, "
+                f"or save the checkpoint without these tensors."
             )
         for name in expected.keys() & self.kinds.keys():
             kind, shape = self.kinds[name], expected[name]
             if kind.shape != shape:
                 raise UserError(
-                    f"{self.folder}: {name} has the shape {list(kind.shape)}, but {CONFIG} requires {list(shape)}."
+                    f"{self.folder}: {name} has the shape {list(kind.shape)}, but {CONFIG} requires {list(shape)}. "
+                    f"Fetch the checkpoint again, or replace {CONFIG} if it belongs to another model."
                 )
             if kind.dtype not in FLOATS.values():
                 raise UserError(
@@ -114,14 +116,17 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is not a Hugging Face checkpoint: it has no {CONFIG}.")
+        raise UserError(f"{folder} is not a Hugging Face checkpoint: it has no {CONFIG}. Give a folder with {CONFIG}.")
     remedy = "fetch it again"
     config = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     name = config.get("model_type")
     known = families_and_own_code()
     family = known.get(str(name))
     if family is None:
-        raise UserError(f"{path}: moejax does not support model_type {name!r}; supported are {', '.join(known)}.")
+        raise UserError(
+            f"{path}: moejax does not support model_type {name!r}; supported are {', '.join(known)}. Give a checkpoint "
+            f"of one of these families."
+        )
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
@@ -156,8 +161,9 @@ def _files(folder: Path) -> tuple[list[Path], dict[str, str], list[str]]:
             )
         return [folder / name for name in names], weight_map, []
     pickled = sorted(path.name for path in folder.glob("*.bin"))
-    remedy = f" It has {pickled[0]}, a pickle: load it with transformers and save it again." if pickled else ""
-    raise UserError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}.{remedy}")
+    saved = f"It has {pickled[0]}, a pickle: load it with transformers and save it again."
+    remedy = saved if pickled else "Fetch the checkpoint again."
+    raise UserError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}. {remedy}")
 
 
 def _check_index(folder: Path, weight_map: Mapping[str, str], holders: Mapping[str, list[str]]) -> list[str]:

@@ -153,7 +153,7 @@ _WINDOWED = {"sliding_attention": "W", "full_attention": "F"}
 
 
 def window_fields(sliding_window: int, has_window: Sequence[bool]) -> dict[str, Any]:
-    """Return the fields of an Architecture that describe which layers have a window."""
+    """Return the Architecture fields that describe which layers have a window, keyed by name."""
     if not sliding_window or not any(has_window):
         return {"sliding_window": 0, "window_pattern": "W"}
     letters = "".join("W" if window else "F" for window in has_window)
@@ -247,7 +247,7 @@ def period(letters: str) -> str:
 
 
 def expert_fields(has_experts: Sequence[bool]) -> dict[str, Any]:
-    """Return the fields of an Architecture that describe which layers have experts."""
+    """Return the Architecture fields that describe which layers have experts, keyed by name."""
     letters = "".join("E" if experts else "D" for experts in has_experts)
     between = letters.strip("D")
     first = len(letters) - len(letters.lstrip("D"))

@@ -165,7 +165,7 @@ def to_huggingface(
 
     ``family`` is a key of ``families_and_own_code``. The default is the family that the weights were imported from, or
     else the choice of ``plan_export``. ``sequence_length`` is written as the maximum number of positions, unless rotary
-    scaling determines a larger one. ``trained`` describes the training in the model card.
+    scaling determines a larger one. ``trained`` is the training run that the model card describes.
 
     Raises:
       UserError: the weights are incomplete, or the chosen family cannot express their architecture.

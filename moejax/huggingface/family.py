@@ -50,7 +50,7 @@ class ModelFamily:
 
     @property
     def switches(self) -> dict[str, str]:
-        """Return the switches of all rules."""
+        """Return the switches of all rules, keyed by the option that each enables."""
         return {name: switch for rule in self.rules for name, switch in rule.switches.items()}
 
     def architecture(self, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
@@ -80,7 +80,7 @@ class ModelFamily:
         return architecture
 
     def config(self, architecture: Architecture) -> dict[str, Any]:
-        """Return the config.json of an architecture, limited to the options that determine its function.
+        """Return the options of an architecture's config.json that determine its function, keyed by name.
 
         Raises:
           UserError: the family cannot express the architecture. The message lists the fields.

@@ -50,7 +50,9 @@ def _write(architecture: Architecture) -> dict[str, Any]:
     a = architecture
     if a.is_moe and a.router not in ROUTERS:
         why = _WITHOUT_CODE.get(a.router, "belongs to another package")
-        raise UserError(f"router {a.router!r} {why}; moejax's code supports {', '.join(ROUTERS)}.")
+        raise UserError(
+            f"router {a.router!r} {why}; only models with one of these routers can be exported: {', '.join(ROUTERS)}."
+        )
     if a.is_moe and a.capacity_factor is not None:
         raise UserError(
             f"capacity_factor is {a.capacity_factor}, and the dropped tokens depend on the rest of the batch; only a "

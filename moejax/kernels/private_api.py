@@ -168,7 +168,8 @@ def tokamax_tpu(
 def tracing_for_gpu(device: Any) -> Iterator[None]:
     """Answer GPU kernels' device queries with ``device``, a topology's device, while programs are traced.
 
-    Otherwise library kernels query this machine's GPU for its compute capability and number of multiprocessors.
+    Without this context, library kernels query the compute capability and number of multiprocessors of this machine's
+    GPU.
     """
     import jax.extend.backend
     from jax.experimental.pallas.ops.gpu import blackwell_ragged_dot_mgpu, transposed_ragged_dot_mgpu

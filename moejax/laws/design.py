@@ -196,7 +196,7 @@ def value_of(design: Design, name: str) -> Quantity:
 
 
 def known(design: Design) -> dict[str, Quantity]:
-    """Return the fields of a design that are not None, and its columns."""
+    """Return the fields of a design that are not None, and its columns, keyed by name."""
     given = {name: value for name in FIELDS if (value := getattr(design, name)) is not None}
     return given | dict(design.columns or {})
 

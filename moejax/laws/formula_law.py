@@ -126,8 +126,8 @@ def formula_law(
     read = tuple((name, known[name]) for name in right if name in known)
     if not read:
         raise UserError(
-            f"The formula {text!r} reads no column; {', '.join(coefficients)} would be coefficients. The columns are "
-            f"{some(list(known), most=40)}."
+            f"The formula {text!r} reads no column; {', '.join(coefficients)} would be coefficients. Use at least one "
+            f"of the columns {some(list(known), most=40)}."
         )
     if unknown := [name for name in signs or {} if name not in coefficients]:
         raise UserError(
@@ -543,7 +543,7 @@ class _Dimensions:
         return powers, bearers
 
     def raised(self, base: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """Return the unit exponents of a power; an empty dict if a coefficient in the base absorbs the units."""
+        """Return the unit exponents of a power, keyed by kind; empty if a coefficient in the base absorbs the units."""
         powers, bearers = self.powers(base, exponent)
         if isinstance(base, Name) or not self.powers(base)[1]:
             return powers if not bearers else {}
@@ -551,10 +551,10 @@ class _Dimensions:
         return {}
 
     def alike(self, several: tuple[Tree, ...], tree: Tree, exponent: Exponent) -> dict[str, Exponent]:
-        """Return the unit exponents of a sum, minimum or maximum if its parts share them and one part has no
-        coefficient.
+        """Return the unit exponents of a sum, minimum or maximum, keyed by kind.
 
-        A coefficient such as T in ``min(D, T)`` gets the dimension of D.
+        The parts must share these exponents, and one part must have no coefficient. A coefficient such as T in
+        ``min(D, T)`` gets the dimension of D.
         """
         plain = [self.powers(one) for one in several]
         columns = [powers for powers, _ in plain if powers]
@@ -587,8 +587,10 @@ class _Dimensions:
 
 
 def _borne(powers: Mapping[str, Exponent], below: bool) -> dict[str, tuple[str, ...]]:
-    """Return the dimension of a coefficient that absorbs a term's units: the term's dimension in a denominator,
-    otherwise its inverse."""
+    """Return the dimension, keyed by kind, of a coefficient that absorbs a term's units.
+
+    It is the term's dimension if the coefficient is in a denominator, and its inverse if it is a factor.
+    """
     return {kind: (one if below else _negated(one)) or () for kind, one in powers.items() if one}
 
 

@@ -169,7 +169,7 @@ def without_effect(law: type, output: str) -> tuple[str, ...]:
 
 
 def outputs_of(law: Law) -> dict[str, str]:
-    """Return the outputs of a law with their units, without outputs whose coefficients were not fitted (NaN)."""
+    """Return the units of a law's outputs, keyed by output; outputs with unfitted (NaN) coefficients are left out."""
     unknown = {name for name, value in coefficients(law).items() if np.any(np.isnan(value))}
     cls = type(law)
     return {name: unit for name, unit in law.outputs.items() if unknown <= {*without_effect(cls, name)}}
@@ -271,6 +271,6 @@ class LawEntry:
 
     def __post_init__(self) -> None:
         if not all(hasattr(self.law, name) for name in ("inputs", "outputs", "__dataclass_fields__")):
-            raise UserError(f"The law of {self.name} is {self.law!r}; give a class made by moejax.laws.law.law.")
+            raise UserError(f"{self.name} has the law {self.law!r}; give a class decorated with @moejax.laws.law.law.")
         if not isinstance(self.aliases, tuple) or not all(map(NAME.fullmatch, self.aliases)):
             raise UserError(f"The aliases of {self.name} are {self.aliases!r}; give a tuple of lower-case names.")

@@ -73,7 +73,7 @@ class Prediction(Shown):
           UserError: the law predicts something else.
         """
         if "loss" not in self.values:
-            raise UserError(f"This law predicts {listed(self.values)}, not a loss.")
+            raise UserError(f"This law predicts {listed(self.values)}, not a loss; read `values` instead.")
         return self.values["loss"]
 
 
@@ -130,8 +130,8 @@ def predict(law: str | Ranged | Law, design: Design | None = None, **fields: flo
       fields: fields of ``Design``.
 
     Raises:
-      UserError: the design is impossible or lacks an input of the law, a field is unknown, or the law gives no finite
-        value.
+      UserError: the design is impossible or lacks an input of the law, a field is unknown, or the prediction is
+        NaN or infinite.
 
     Example:
       >>> mj.predict("chinchilla", params_active=7e9, tokens=2e12).loss
@@ -248,7 +248,7 @@ def check_scale(design: Design) -> None:
 def _without_number(law: Law, design: Design, endless: Mapping[str, float]) -> str:
     read = ", ".join(f"{name} {float(value_of(design, name)):g}" for name in law.inputs)
     said = ", ".join(f"{name} = {value}" for name, value in endless.items())
-    return f"{type(law).__name__} gives no finite value at {read}: {said}. Give plausible sizes and counts."
+    return f"The prediction of {type(law).__name__} is not finite at {read}: {said}. Give plausible sizes and counts."
 
 
 def _require_order(given: Mapping[str, float], small: str, large: str, why: str, *, equal: bool = True) -> None:

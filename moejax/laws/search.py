@@ -22,8 +22,8 @@ def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) ->
     """Return the minimiser of ``function`` in ``[low, high]`` by a grid search, then bisection on ``jax.grad``.
 
     The grid may miss valleys narrower than 1/512 of the interval. If the minimum is at a bound, the result is exactly
-    this bound. Otherwise, the result can be differentiated twice with respect to anything that the function closes
-    over.
+    this bound. Inside the interval, the result can be differentiated twice with respect to anything that the function
+    closes over.
     """
     low, high = jnp.asarray(low, float), jnp.asarray(high, float)
     grid = low + (high - low) * jnp.linspace(0.0, 1.0, CELLS + 1)
@@ -75,9 +75,9 @@ Function = Callable[[Law, Mapping[str, Any]], Any]
 
 
 def best_split(law: Law, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> dict[str, Any]:
-    """Return the two positive numbers that minimise the objective at a given cost; NaN without a minimum in the search
-    range.
+    """Return the two positive numbers that minimize the objective at a given cost, keyed by ``names``.
 
+    They are NaN without a minimum in the search range.
     The result can be differentiated twice in the law's coefficients and in the budget.
 
     Args:
@@ -116,7 +116,7 @@ def best_split(law: Law, objective: Function, cost: Function, budget: Scalar, na
 
 
 def why_no_split(law: Law, objective: Function, cost: Function, budget: Scalar, names: tuple[str, str]) -> str:
-    """Return the reason why ``best_split`` gives no numbers, as the end of a sentence."""
+    """Return the reason why ``best_split`` returns NaN, as the end of a sentence."""
     split = _Split(law, objective, cost, jnp.log(jnp.asarray(budget, float)), names)
     middle = split.middle()
     values = split.values_of_all(middle)

@@ -141,7 +141,7 @@ class MoE(nnx.Module):
 
 
 def router_arguments(architecture: Architecture) -> dict[str, Any]:
-    """Return the options of an architecture's router.
+    """Return the options of an architecture's router, keyed by name.
 
     Raises:
       UserError: an option is not a field of Architecture, so no config can set it.

@@ -25,8 +25,8 @@ class LossWeights:
 
     balance: Scale | None = None
     """Weight of the balance loss over the whole batch of a step, independent of microbatches and mesh. For every top_k,
-    the loss is 1 if all experts have equal loads. None means 0 with an expert bias, which replaces the loss, and 0.01
-    otherwise."""
+    the loss is 1 if all experts have equal loads. None means 0.01, or 0 with an expert bias, which
+    replaces the loss."""
     balance_loads: Annotated[str, one_of(BALANCE_LOADS)] = "batch"
     """Expert loads that weight the probabilities in the balance loss. "batch" uses the loads of the same batch. This is
     exact, but with microbatches all except the first need a second forward pass, because gradients depend on the loads

@@ -162,7 +162,7 @@ def _by_number(number: str) -> tuple[int, str]:
 
 
 def write(folder: Path, plot: Plot, figure: Figure, formats: Sequence[str]) -> dict[str, Any]:
-    """Write a figure with its data, and return its description."""
+    """Write a figure with its data, and return its description, keyed by name."""
     files = write_figure(folder, plot.name, lambda: figure, formats)
     data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
     return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
@@ -193,7 +193,8 @@ class GivenData:
         figure = draw(plot, inputs)
         if not figure.rows:
             raise UserError(
-                f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}."
+                f"{plot.name} has nothing to draw: no row of the table has all of {', '.join(plot.columns)}. Add these "
+                f"columns, or name them with --map."
             )
         if plot.law and plot.columns and inputs.table is not None and not (inputs.synthetic or plot.needs_table):
             # For figures that exist without a table, only the added rows are runs.

@@ -199,7 +199,7 @@ class Record:
         return f"{said}{f'; {self.note}' if self.note and self.kind != MATCH else ''}."
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, including the verdict."""
+        """Return plain values, including the verdict, keyed by name."""
         return {
             "paper": self.paper,
             "where": self.where,

@@ -1,15 +1,16 @@
 """Model the time of collectives along the axes of a mesh, and the links that they use.
 
-Only bandwidth counts. Latency and concurrent traffic are not modelled.
+The model includes bandwidth but no latency and no contention.
 
 On a TPU torus, a mesh axis covers dimensions or parts of dimensions. A chip has two links along a ring. At the end of a
 line it has one link, which carries all its bytes. Dimensions work at the same time (Austin et al. 2025, "How to Scale
 Your Model", Sec. 3). The two devices of a chip share its links; their exchange within the chip is counted as bytes and
 takes no time. The data-center network (DCN) joins slices, only along ``dcn_data``.
 
-NVLink switches join the GPUs of a host or rack, with the same bandwidth for each GPU. Each GPU has a network card to
-all other GPUs. A group's GPUs in one host each fetch a part of the data from outside through their own card, and share
-the parts over NVLink at the same time (ibid., Sec. 12). In-network reduction (SHARP) is not modelled.
+NVLink switches join the GPUs of a host or rack, with the same bandwidth for each GPU. Each GPU has its own network
+interface card (NIC), through which it reaches GPUs of other hosts. In a group, the GPUs of one host share inbound
+traffic: each receives a part through its NIC, and meanwhile they exchange parts over NVLink (ibid., Sec. 12).
+In-network reduction (SHARP) is not modeled.
 """
 
 from __future__ import annotations

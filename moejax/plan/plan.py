@@ -67,7 +67,7 @@ class ChipMemory:
 
     @property
     def left(self) -> int:
-        """Unused bytes; negative if the training does not fit."""
+        """Unused bytes; negative if the training run does not fit."""
         return self.limit - self.total
 
 
@@ -250,14 +250,14 @@ class Plan(Plotted):
 
 
 def check_plan(training: Training, topology: Topology) -> None:
-    """Raise ``UserError`` if the training cannot run on the topology, even with unlimited memory."""
+    """Raise ``UserError`` if the training run cannot run on the topology, even with unlimited memory."""
     training.check()
     training.check_mesh(abstract_mesh(mesh_sizes(training, topology)))
     check_quantization(training.architecture, training.recipe.runtime, topology.chip_name)
 
 
 def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """Return the sizes of the mesh axes over all slices.
+    """Return the sizes of the mesh axes over all slices, keyed by axis.
 
     Raises:
       UserError: the mesh does not tile the topology.
@@ -266,7 +266,10 @@ def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """Return the sizes of the mesh axes within a slice. With one slice, ``dcn_data`` is part of ``data``."""
+    """Return the sizes of the mesh axes within a slice, keyed by axis.
+
+    With one slice, ``dcn_data`` is part of ``data``.
+    """
     if topology.slices == 1:
         return mesh_sizes(training, topology)
     sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
@@ -279,7 +282,7 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
     ``text_to`` names a file for the text of the compiled step. A training run that does not fit raises no error.
 
     Raises:
-      UserError: the training cannot run on the topology, or the compiler is missing.
+      UserError: the training run cannot run on the topology, or the compiler is missing.
     """
     check_plan(training, topology)
     devices = topology.compile_only_devices()

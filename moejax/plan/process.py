@@ -34,7 +34,7 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
     reports it.
 
     Raises:
-      UserError: the training cannot run on the topology, the compiler is missing, or its process was killed.
+      UserError: the training run cannot run on the topology, the compiler is missing, or its process was killed.
     """
     check_plan(training, topology)
     check_compiler(topology)
@@ -61,7 +61,7 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
 
 
 def environment(topology: Topology) -> dict[str, str]:
-    """Return the environment of a process that compiles for a topology."""
+    """Return the environment variables of a process that compiles for a topology, keyed by name."""
     variables = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if topology.chip_name == CPU:
         # XLA treats flags that do not begin with a dash as a file name.

@@ -138,7 +138,10 @@ def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def kernels(text: str) -> list[CompiledKernel]:
-    """Return the instructions that run in every step, in program order."""
+    """Parse a compiled program's HLO text into kernels, in program order.
+
+    Instructions of a fusion form one kernel. Instructions that run only in rare cases are left out.
+    """
     groups: list[tuple[Instruction, list[Instruction]]] = []
     for run in instructions(text):
         if run.is_rare:

@@ -163,8 +163,9 @@ def _held_weight_bytes(training: Training, mesh: Mapping[str, int]) -> float:
 
 
 def _quantizing_bytes(training: Training, mesh: Mapping[str, int]) -> float:
-    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one forward pass, or of one
-    backward pass to the activations, which has scales along other axes.
+    """Return the bytes that ``Runtime.matmul_quantization`` adds to the weight traffic of one pass.
+
+    The pass is a forward pass, or a backward pass to the activations, whose scales are along other axes.
 
     Each matrix is read twice, for its scales and for rounding, and written in 8 bits; the matmul then reads 8 bits.
     Routed experts are gathered, then quantized. Other matrices are quantized per shard, then gathered, so the gather

@@ -174,13 +174,13 @@ def parse(text: str) -> Topology:
             raise UserError(f"The topology is {text!r}; write the number of CPU devices, such as cpu:8.")
         return Topology(CPU, (int(sizes),))
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
-        raise UserError(f"The topology is {text!r}; valid topologies are {some(_names(chip), 8)}.")
+        raise UserError(f"The topology is {text!r}; give a valid topology: {some(_names(chip), 8)}.")
     shape = tuple(int(size) for size in sizes.split("x"))
     if chip in TARGETS:
         return _gpu_cluster(chip, shape if len(shape) != 1 else (1, *shape), text)
     if shape not in slices(chip):
         near = ", ".join(_nearest(chip, shape))
-        raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
+        raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. Give one of the nearest: {near}.")
     topology = Topology(chip, shape, int(several[1]) if several else 1)
     if not 1 <= topology.slices <= MOST_SLICES:
         raise UserError(f"The topology is {text!r}; give 1 to {MOST_SLICES} slices, such as 2x{chip}:{sizes}.")

@@ -38,7 +38,7 @@ class Shard(NamedTuple):
 
     @property
     def mesh(self) -> dict[str, int]:
-        """Return the sizes of the mesh axes."""
+        """Return the sizes of the mesh axes, keyed by axis."""
         return dict(self.mesh_sizes)
 
     @property

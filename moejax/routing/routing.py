@@ -21,8 +21,8 @@ from moejax.sharding import on_token_shards
 class Routing:
     """Assignments of tokens to experts, and the router scores behind them.
 
-    A slot is invalid if no expert computes it: a dropped assignment, an unused slot or a padding token. An invalid
-    slot's ``expert`` is ``num_experts`` and its ``combine_weight`` is 0; dispatchers skip it.
+    A slot holds one assignment. It is invalid if no expert computes it: a dropped assignment, an unused slot or a
+    padding token. An invalid slot's ``expert`` is ``num_experts`` and its ``combine_weight`` is 0; dispatchers skip it.
     """
 
     token: Any

@@ -135,7 +135,7 @@ def router_z_loss(sums: RoutingSums) -> Float[Array, "*layers"]:
 def statistics(
     sums: RoutingSums, bias: Float[Array, "*layers experts"] | None = None
 ) -> dict[str, Float[Array, "*layers"]]:
-    """Return scalar statistics of one layer, or of several layers along a leading axis.
+    """Return scalar statistics, keyed by name, of one layer or of several layers along a leading axis.
 
     Loads are relative to the balanced load, so 1 means balance for any number of experts:
 

@@ -100,7 +100,7 @@ def saved_mapping(path: str | Path) -> SavedMapping:
     if not isinstance(table, str):
         raise UserError(
             f"{file} does not name the table that it maps. If it maps {path}, add the first line "
-            f"table = {_toml_text(path.name)}. Otherwise move it away."
+            f"table = {_toml_text(path.name)}. If it does not, move it away."
         )
     if table != path.name:
         return SavedMapping(file=file, note=f"{file} maps the table {shown(table)} and is not used for {path}.")
@@ -116,7 +116,7 @@ def save_mapping(path: str | Path, mapping: Mapping[str, str], *, trust_units: b
     """
     saved = saved_mapping(path)
     if saved.file is None:
-        raise UserError(f"The column mapping of {path} cannot be saved, because {path} is not a table file.")
+        raise UserError(f"{path} is not a table file, so its mapping cannot be saved; leave out --save-mapping.")
     if not mapping and not trust_units:
         raise UserError("There is no mapping to save; give --map NAME=EXPRESSION or --trust-units.")
     if (dict(saved.map), saved.trust_units) == (dict(mapping), trust_units):

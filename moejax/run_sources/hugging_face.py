@@ -38,7 +38,7 @@ def read(text: str) -> Any:
             raise UserError(f"{name} has the splits {', '.join(data)}; choose one: 'hf:{name}#{next(iter(data))}'.")
         split = split or next(iter(data))
         if split not in data:
-            raise UserError(f"{name} has no split {split}; its splits are {', '.join(data)}.")
+            raise UserError(f"{name} has no split {split}; choose one of its splits: {', '.join(data)}.")
         data = data[split]
     frame = data.to_pandas()
     frame.attrs["notes"] = (f"Hugging Face datasets: {len(frame):,} rows of {name}.",)

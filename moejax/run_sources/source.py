@@ -218,7 +218,7 @@ def histories(source: Path | str) -> list[tuple[str, DataFrame]]:
 def no_runs(folder: Path | str) -> str:
     """Return the error message for a source without runs."""
     titles = ", ".join(kind.title for kind in kinds().values())
-    return f"{folder} contains no runs: no runs.parquet of a study, and no files of {titles}."
+    return f"{folder} contains no runs: no runs.parquet of a study, and no files of {titles}. Give another folder."
 
 
 def _table(text: str, kind: SourceKind, runs: Iterable[TrackedRun]) -> DataFrame:
@@ -252,7 +252,7 @@ def _table(text: str, kind: SourceKind, runs: Iterable[TrackedRun]) -> DataFrame
 
 
 def _row(run: TrackedRun) -> dict[str, Any]:
-    """Return the cells of a run; a setting with the name of a metric becomes ``config.NAME``."""
+    """Return the cells of a run, keyed by column; a setting with the name of a metric becomes ``config.NAME``."""
     row: dict[str, Any] = {"run": run.name, **run.about, **run.metrics}
     for name, value in flat(run.settings).items():
         row[f"config.{name}" if name in row else name] = value

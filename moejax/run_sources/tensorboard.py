@@ -73,7 +73,7 @@ def _folders(text: str) -> dict[Path, _Folder]:
         name = folder.resolve().name if path.parent == folder else str(path.parent.relative_to(folder))
         _add(folders.setdefault(path.parent, _Folder(name)), path)
     if not folders:
-        raise UserError(f"{folder} has no TensorBoard events (files {EVENTS}*).")
+        raise UserError(f"{folder} has no TensorBoard events; give a folder with files {EVENTS}*.")
     return folders
 
 

@@ -108,7 +108,10 @@ def _records(path: Path) -> Iterator[bytes]:
     """
     with input_file.opened(path) as file:
         if file.read(len(HEADER)) != HEADER:
-            raise UserError(f"{path} is not a Weights & Biases file, or its format is newer than supported.")
+            raise UserError(
+                f"{path} is not a Weights & Biases file, or its format is newer than supported; move it away, or read "
+                f"the runs from the server with wandb:ENTITY/PROJECT."
+            )
         at, parts = len(HEADER), list[bytes]()
         while True:
             rest = BLOCK - at % BLOCK

@@ -68,7 +68,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Build nested dicts from dotted names."""
+    """Build nested dicts, keyed by the parts of the dotted names."""
     tree: dict[str, Any] = {}
     for name, value in leaves.items():
         *groups, last = name.split(".")
@@ -163,7 +163,10 @@ def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str,
     given = {name: kind.shape for name, kind in kinds.items()}
     if known != given:
         different = sorted(name for name in known.keys() | given.keys() if known.get(name) != given.get(name))
-        raise UserError(f"The arrays {', '.join(different[:5])} do not match the architecture.")
+        raise UserError(
+            f"The arrays {', '.join(different[:5])} do not match the architecture; give every array of "
+            f"moejax.weights.folder.parameters, with its shape."
+        )
     write_json(folder / ARCHITECTURE, dump(architecture))
     with TensorFileWriter(folder / WEIGHTS, kinds, {"format": "moejax"}) as file:
         yield file
@@ -182,7 +185,8 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
         if kind.shape != known[name].shape:
             raise UserError(
                 f"{file.path} does not match {ARCHITECTURE} in the same folder: {name} has the shape "
-                f"{list(kind.shape)} and must have {list(known[name].shape)}."
+                f"{list(kind.shape)} and must have {list(known[name].shape)}. Restore the matching "
+                f"file, or convert again."
             )
         if kind.dtype not in FLOATS.values():
             raise UserError(f"{file.path}: {name} is {kind.dtype}, but weights must be {listed(FLOATS, 'or')}.")
@@ -219,7 +223,7 @@ def carry_tokenizer(source: Path, target: Path) -> list[str]:
 
 
 def generation_token_ids(folder: Path) -> dict[str, Any]:
-    """Return the ids of special tokens in ``generation_config.json``; None for tokens that it does not define."""
+    """Return the ids of special tokens in ``generation_config.json``, keyed as there; None for undefined tokens."""
     path = folder / GENERATION
     remedy = "copy it again, or remove it"
     named = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy) if path.is_file() else {}

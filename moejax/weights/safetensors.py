@@ -179,7 +179,10 @@ def _placed(entry: Any, name: str, path: Path) -> tuple[Kind, int]:
         begin, end = map(int, entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         given = entry.get("dtype") if isinstance(entry, dict) else entry
-        raise UserError(f"{path}: the header entry of {name} is invalid or has an unknown type ({given!r}).") from error
+        raise UserError(
+            f"{path}: the header entry of {name} is invalid or has an unknown type ({given!r}); fetch the file again, "
+            f"or save it in another type."
+        ) from error
     if begin < 0 or end - begin != kind.nbytes:
         raise UserError(
             f"{path} is damaged: {name} has {end - begin} bytes in the header, but its type and shape need "

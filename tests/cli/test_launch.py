@@ -355,7 +355,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--chip", "v5p"], "v5p is a TPU, but Slurm jobs train on NVIDIA GPUs"),
         (["slurm", TINY, "--out", "gs:/b/x"], "gs:/b/x has only one slash; write gs://b/x"),
         (["slurm", TINY, "--out", "s3://"], "s3:// names no bucket; give s3://BUCKET/FOLDER"),
-        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "Give one of the nearest: v5p:4x4x4"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is not a TPU that GKE offers"),
         (
             ["gke", PILOT[0], "--out", "gs://b/x", *IMAGE, "--config.recipe.runtime.matmul_quantization=fp8"],

@@ -120,7 +120,11 @@ def test_a_frontier_falls_with_the_budget(zhao):
             "cannot all hold.*flops.*loss",
         ),
         ((Constraint(name="params_total", high=1e12),), "loss", "still falls.*tokens"),
-        ((Constraint(name="params_total", high=1e12),), "flops", "give the loss that the model must reach"),
+        (
+            (Constraint(name="params_total", high=1e12),),
+            "flops",
+            r'requires an upper bound on the loss; add Constraint\(name="loss"',
+        ),
     ],
 )
 def test_mistakes_are_sentences(constraints, goal, says):

@@ -39,7 +39,7 @@ def test_what_the_python_of_a_page_imports_exists(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["design", "next", "notebook"])
+@pytest.mark.parametrize("page", ["next", "notebook"])
 def test_the_python_of_a_page_runs_and_prints_what_stands_beside_it(page, tmp_path, monkeypatch):
     blocks = BLOCK.findall(Path(f"docs/{page}.md").read_text())
     assert blocks

@@ -72,7 +72,10 @@ def test_an_expert_bias_is_part_of_the_checkpoint(tmp_path):
     ("changes", "said"),
     [
         ({"router": "expert_choice"}, "router 'expert_choice' lets experts choose among all tokens of a batch"),
-        ({"router": "random"}, "router 'random' is for debugging; moejax's code supports softmax_topk, "),
+        (
+            {"router": "random"},
+            "router 'random' is for debugging; only models with one of these routers can be exported: softmax_topk, ",
+        ),
         ({"capacity_factor": 1.25}, "capacity_factor is 1.25, and the dropped tokens depend on the rest"),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_design_that_cannot_be_is_refused(fields, words):
 
 def test_a_law_that_says_no_number_is_answered_with_a_sentence():
     endless = Design(params_total=1e9, tokens=1e10, num_experts=1e18, top_k=1)
-    with pytest.raises(ValueError, match=r"Sparsity gives no finite value at .*num_experts 1e\+18.*loss = inf"):
+    with pytest.raises(ValueError, match=r"prediction of Sparsity is not finite at .*num_experts 1e\+18.*loss = inf"):
         predict("sparsity", endless)
 
 

@@ -496,7 +496,9 @@ def test_a_figure_over_what_no_two_runs_differ_in_is_refused_and_nothing_is_writ
     table.to_csv(tmp_path / "runs.csv", index=False)
     words = ["plot", "tian-16", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out")]
     assert main(words) == USERS
-    assert "The table has no two runs with equal size and different num_heads." in capsys.readouterr().err
+    assert (
+        "The table has no two runs with equal size and different num_heads; add such runs." in capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 

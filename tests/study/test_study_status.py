@@ -126,7 +126,7 @@ def test_a_training_without_a_logged_step_says_what_it_does(url, capsys):
     work_on(url, "b", dataclasses.replace(compiling, activity=OPENING_DATA))
     work_on(url, "c", dataclasses.replace(compiling, began=now - 7200, until=now - 3600))
     text = progress(run_statuses(open_storage(url), STUDY.trainings()))[1]
-    assert text == "0 of 3 models trained; a compiling, b opening data"
+    assert text == "0 of 3 models trained; b opening data, a compiling"
     assert "60 minutes ago, while compiling, before its first step" in of(url, "c").why
     assert main(["study", "status", url]) == 0
     assert "running, compiling" in " ".join(capsys.readouterr().out.split())
@@ -316,7 +316,7 @@ def test_an_object_store_gets_the_study_with_its_corpus_and_refuses_another(tmp_
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["study", "stats", "DIR"], "choose from 'status', 'gather'"),
+        (["study", "stats", "DIR"], "write moejax study status DIR or moejax study gather DIR"),
         (["study", "status"], "arguments are required: DIR"),
         (["study", "status", "DIR"], "DIR holds no study"),
         (["study", "status", "nowhere://a/b"], "nowhere://a/b cannot be reached"),

@@ -1,11 +1,11 @@
 """Compute grouped matmuls in float8 on Hopper with our own Mosaic kernel.
 
 Triton uses Hopper's float8 matrix units only if sums may have lower precision than float32, which Pallas cannot
-request. Otherwise Triton multiplies float8 in float16 with the A100's instructions. It multiplies int8 in 8 bits, and
-on Blackwell also float8. The results of JAX's own kernels cannot have a wider type than their inputs. On an H200, this
-kernel was correct, but not faster than bfloat16 matmuls (docs/benchmarks.md). It cannot be interpreted on a CPU; tests
-compile it. The matrix units keep about 14 bits of a sum and truncate the rest (DeepSeek-V3, 2024, Sec. 3.3.2). As in
-that paper, a unit sums only ``INNER`` products at a time, and these sums are added in float32.
+request. Through Pallas, Triton therefore multiplies float8 in float16 with the A100's instructions. It multiplies int8
+in 8 bits, and on Blackwell also float8. The results of JAX's own kernels cannot have a wider type than their inputs. On
+an H200, our kernel was correct, but not faster than bfloat16 matmuls (docs/benchmarks.md). It cannot be interpreted on
+a CPU; tests compile it. The matrix units keep about 14 bits of a sum and truncate the rest (DeepSeek-V3, 2024, Sec.
+3.3.2). As in that paper, a unit sums only ``INNER`` products at a time, and these sums are added in float32.
 
 Shapes: R rows, G groups, K contracted width, F columns of the results.
 """

@@ -1,9 +1,10 @@
 """Compute grouped matmuls on Blackwell with tokamax's Mosaic kernel where tokamax's records list it as the fastest.
 
-Otherwise, and for the gradient with respect to the matrices, our Triton kernels are used (in Pallas or ``jax_triton``).
-In this gradient, tokamax's Triton kernel gives empty groups a nonzero result: 0.0.12 always runs a last iteration, on
-preceding rows. Tokamax looks up sizes by exact shape and has slow defaults, so this module specifies sizes. On Hopper,
-tokamax's kernel was slower than our Triton kernels in a training step (docs/benchmarks.md) and is not used.
+For other shapes, and for the gradient with respect to the matrices, our Triton kernels are used (in Pallas or
+``jax_triton``). For this gradient, tokamax's Triton kernel returns nonzero values for empty groups: release 0.0.12
+always runs a last iteration, which reads the preceding rows. Tokamax looks up sizes by exact shape and has slow
+defaults, so this module specifies sizes. On Hopper, tokamax's kernel was slower than our Triton kernels in a training
+step (docs/benchmarks.md) and is not used.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class PeakRate:
         )
 
     def to_json(self) -> dict[str, object]:
-        """Return plain data."""
+        """Return plain data for JSON, keyed by name."""
         return {"value": self.value, "by": self.by, "laws": dict(self.laws), "beyond": list(self.beyond)}
 
 

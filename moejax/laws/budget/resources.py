@@ -87,22 +87,29 @@ def layer_params(model_dim: Scalar, num_layers: Scalar, ratio: Scalar) -> Any:
     return _per_layer(ratio) * model_dim**2 * num_layers
 
 
-def activation_rate(active: Scalar, total: Scalar) -> Any:
-    """Return r_a from beta and mu (Eq. 18): (4 + 3·beta)/(4 + 3·mu)."""
-    return _per_layer(active) / _per_layer(total)
+def activation_rate(beta: Scalar, mu: Scalar) -> Any:
+    """Return the activation rate r_a = (4 + 3·beta)/(4 + 3·mu) (Eq. 18).
+
+    ``beta`` is the width of a token's experts divided by the model width; ``mu`` is the width of all experts divided by
+    the model width.
+    """
+    return _per_layer(beta) / _per_layer(mu)
 
 
-def active_ratio(rate: Scalar, total: Scalar) -> Any:
-    """Return beta from r_a and mu (Eq. 27), the inverse of ``activation_rate``.
+def active_ratio(rate: Scalar, mu: Scalar) -> Any:
+    """Return beta from the activation rate r_a and mu (Eq. 27), the inverse of ``activation_rate``.
 
     It is negative if r_a is below 4/(4 + 3·mu), because attention alone has a larger share of the parameters.
     """
-    return (rate * _per_layer(total) - _ATTENTION) / _FEED_FORWARD
+    return (rate * _per_layer(mu) - _ATTENTION) / _FEED_FORWARD
 
 
 def attention_factor(ratio: Scalar, context: Scalar) -> Any:
-    """Return kappa (Eqs. 12 and 20): 1 + 2·gamma/(4 + 3·ratio), the FLOPs per token with attention scores, relative to
-    2·N. ``context`` is gamma, the sequence length divided by the width."""
+    """Return kappa (Eqs. 12 and 20): the FLOPs per token with attention scores, relative to 2·N.
+
+    It is 1 + 2·gamma/(4 + 3·ratio). ``ratio`` is as in ``layer_params``; ``context`` is gamma, the sequence length
+    divided by the width.
+    """
     return 1 + 2 * context / _per_layer(ratio)
 
 

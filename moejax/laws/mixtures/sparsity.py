@@ -157,7 +157,7 @@ def optimal_sparsity(
             f"The loss still falls at the cap S = {float(cap):g}: under this law no sparsity is too high at this size."
         )
     if sparsity <= 0:
-        notes.append("The loss rises from S = 0 on: at this size and budget the dense model is best.")
+        notes.append("The loss increases with sparsity from S = 0, so the dense model is best at this size and budget.")
     return Claim(
         statement="S*(C, N) = argmin_S L(N, C / (6 N_a(N, S)), S)",
         source="Abnar et al. 2025, Eq. 4 under Eq. 6",

@@ -208,7 +208,7 @@ class Isoflops:
         return f"{'S' if name == 'sparsity' else self.symbol} = {value:.4g}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data for JSON, keyed by name."""
         errors = [{"degrees": list(degrees), "rmse": rmse} for degrees, rmse in self.degrees.errors.items()]
         return {
             "symbol": self.symbol,

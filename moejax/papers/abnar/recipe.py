@@ -86,7 +86,7 @@ class AbnarRecipe:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; non-finite values are null."""
+        """Return plain data for JSON, keyed by name; non-finite values are null."""
         return {
             "recipe": "abnar",
             "held_out": self.split,

@@ -87,7 +87,7 @@ class DomainLaws:
         return self.held_out.held_out & (self.runs.weight > 0)
 
     def errors(self) -> dict[str, dict[str, Metrics]]:
-        """Return the errors of the single law and of the aggregated domain laws, on fitted and held-out runs."""
+        """Return errors, keyed by method (single law, aggregate of domain laws), then by ``fitted`` or ``held_out``."""
         kept = self.runs.weight > 0
         parts = {"fitted": kept & ~self.held_out.held_out, "held_out": self._held_out}
         predicted = {ONE_LAW: predict(self.single.law, self.runs), BY_DOMAIN: self.aggregated}
@@ -173,7 +173,7 @@ class DomainLaws:
         return Table("Coefficients by domain", columns, rows, [note] if note else [], key="domains")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data for JSON, keyed by name."""
         return {
             "recipe": "domains",
             "held_out": self.held_out.name,
@@ -189,8 +189,9 @@ EXPONENT = "tokens_exponent"
 
 
 def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> dict[str, Domain]:
-    """Return the domains of a table from its columns ``loss_NAME``, with shares from ``shares`` or columns
-    ``share_NAME``.
+    """Return the domains of a table, keyed by name.
+
+    Losses are the columns ``loss_NAME``. Shares are those of ``shares``, or else the columns ``share_NAME``.
 
     Raises:
       UserError: there are fewer than two domains, a share has no loss column, or a number is missing or invalid.
@@ -200,7 +201,8 @@ def domains_of(frame: DataFrame, shares: Mapping[str, float] | None = None) -> d
     if missing := [name for name in names if name not in losses]:
         raise UserError(
             f"The table has no column {LOSS}{missing[0]} for the domain that --shares names; it has "
-            f"{some([LOSS + name for name in losses], most=10) if losses else 'no column for a domain'}."
+            f"{some([LOSS + name for name in losses], most=10) if losses else 'no column for a domain'}. Correct "
+            f"--shares, or add the column."
         )
     if len(names) < 2:
         has = f"the table has {some([LOSS + name for name in losses], most=10)}" if losses else "the table has neither"

@@ -69,7 +69,7 @@ class Correction:
         return self.fit.coefficients[self.name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; missing interval bounds are null."""
+        """Return plain data for JSON, keyed by name; missing interval bounds are null."""
         ends = finite({"low": self.low, "high": self.high})
         misses = {"miss_before": self.miss_before, "miss_after": self.miss_after}
         return {"name": self.name, "before": self.before, "after": self.after, **ends, **misses}
@@ -258,7 +258,7 @@ class LaunchCheck:
         return [Table("Correction by the held-out runs", columns, [row], [note], key="correction")]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data for JSON, keyed by name."""
         return {
             "go": self.go,
             "checks": [asdict(check) for check in self.checks],

@@ -137,7 +137,10 @@ def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
                 grids.append((f"A = {100 * ratio:.3g} %", own))
                 break
     if not grids:
-        raise UserError("No activation ratio was trained with several learning rates and batch sizes at one budget.")
+        raise UserError(
+            f"No activation ratio was trained with {LEAST_TRIED} learning rates and {LEAST_TRIED} batch sizes at one "
+            f"budget; add such runs."
+        )
     return grids
 
 

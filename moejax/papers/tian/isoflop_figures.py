@@ -255,7 +255,7 @@ def heads(inputs: FigureInputs) -> Figure:
     several = table.groupby("params_total")[HEADS.column].nunique() > 1
     sizes = [total for total in sizes.tolist() if several[total]]
     if not sizes:
-        raise UserError("The table has no two runs with equal size and different num_heads.")
+        raise UserError("The table has no two runs with equal size and different num_heads; add such runs.")
     for total, colour in coloured(sizes):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
         x, y = column(own, HEADS.column), column(own, "loss")
@@ -293,7 +293,7 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
         # If all experts are active, granularity and sharing have no effect.
         table = table[table[RATIO.column] < 1]
     if not len(table):
-        raise UserError(f"No run of the table has {axis.column}.")
+        raise UserError(f"No run of the table has {axis.column}; add this column, or name it with --map.")
     held = {name: column(table, name) for name in HELD if name != axis.column and name in table}
     # The attention share and the number of dense layers affect each other.
     if axis in (ATTENTION, DENSE_LAYERS):
@@ -309,7 +309,7 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
     several = {group: table[alike == group] for group in np.unique(alike).tolist()}
     best = max(several.values(), key=lambda own: (own[axis.column].nunique(), len(own)))
     if best[axis.column].nunique() < 2:
-        raise UserError(f"The table has no two runs that differ only in {axis.column}.")
+        raise UserError(f"The table has no two runs that differ only in {axis.column}; add such runs.")
     return best
 
 

@@ -86,7 +86,9 @@ def definition(inputs: FigureInputs) -> Figure:
     }
     gains = {key: gain for key, gain in gains.items() if 0 < gain < np.inf}
     if dense is None or not gains:
-        raise UserError("The table has no dense curve, or the dense curve does not reach the loss of any MoE model.")
+        raise UserError(
+            "The table has no dense curve, or the dense curve does not reach the loss of any MoE model; add dense runs."
+        )
     best = max(gains, key=lambda key: gains[key])
     gain, (row, curve) = gains[best], fitted[best]
     least, most = float(row["least_flops"]), float(row["most_flops"])

@@ -83,7 +83,7 @@ class PowerLaws:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data for JSON, keyed by name."""
         law = {name: float(value) for name, value in coefficients(self.law).items()}
         exponents = {name: finite(list(ends)) for name, ends in self.exponents.items()}
         return {"name": self.name, "law": law, "runs": self.runs, "budgets": self.budgets, "exponents": exponents}

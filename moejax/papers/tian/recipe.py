@@ -120,7 +120,7 @@ class MeasuredLeverage:
         return Table("Functional forms, one factor varied", columns, rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; values that are not finite are null."""
+        """Return plain data for JSON, keyed by name; values that are not finite are null."""
         joint = self.joint
         families = [
             {"activation_ratio": f.activation_ratio, "granularity": f.granularity, "curve": f.curve.to_json()}
@@ -181,7 +181,7 @@ class TianRecipe:
         return fits
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return the non-empty tables: leverages, curves, forms, coefficients, power laws and their runs."""
+        """Return the non-empty tables of leverages, curves, forms, coefficients and power laws, keyed by file name."""
         import pandas as pd
 
         tables: dict[str, pd.DataFrame] = {}
@@ -209,7 +209,7 @@ class TianRecipe:
         warnings: list[str] = []
         tables: list[Table] = []
         if self.leverage is None:
-            warnings.append(f"No leverage: {self.without_leverage}")
+            warnings.append(f"The efficiency leverage was not computed: {self.without_leverage}")
         else:
             measured = self.leverage
             tables += [measured.curves(), measured.table(), measured.compared()]
@@ -226,7 +226,7 @@ class TianRecipe:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; values that are not finite are null."""
+        """Return plain data for JSON, keyed by name; values that are not finite are null."""
         measured = self.leverage
         return {
             "recipe": "tian",
@@ -399,7 +399,7 @@ class Followed:
         return self.recipe.summary()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the results as plain data."""
+        """Return the results as plain data for JSON, keyed by name."""
         return self.recipe.to_json()
 
 

@@ -231,7 +231,10 @@ def factor_values(runs: Runs) -> dict[str, np.ndarray]:
     """Return the five factors, keyed by the paper's letters. Ratios are rounded, so that equal ratios compare equal."""
     design = runs.design
     if missing := [name for name in INPUTS if getattr(design, name) is None]:
-        raise UserError(f"The recipe reads {', '.join(INPUTS)}, but the runs have no {', '.join(missing)}.")
+        raise UserError(
+            f"The recipe reads {', '.join(INPUTS)}, but the runs have no {', '.join(missing)}. Name these columns with "
+            f"--map OURS=THEIRS, or add them."
+        )
     factors = {
         "N": design.params_total_nonembedding,
         "D": design.tokens,
@@ -311,7 +314,10 @@ def hooks_of(law: FiveFactor, runs: Runs) -> Hooks:
     known = {name: values[runs.weight > 0] for name, values in factor_values(runs).items()}
     loss, weight = runs.loss[runs.weight > 0], np.sqrt(runs.weight[runs.weight > 0])
     if (several := len(np.unique(known["G"]))) < LEAST_VALUES:
-        raise UserError(f"The runs have {several} values of G, but a hook needs at least {LEAST_VALUES}.")
+        raise UserError(
+            f"The runs have {several} values of G, but a hook needs at least {LEAST_VALUES}; train other numbers of "
+            f"active experts."
+        )
 
     def residuals(exponents: Any) -> Float[np.ndarray, " runs"]:
         columns = _columns(law, known, *exponents) * weight[:, None]

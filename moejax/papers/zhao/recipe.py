@@ -109,7 +109,7 @@ class ZhaoRecipe:
         return {NAMES[type(one.fit.law)]: with_uncertainty(one.fit, kept, dropped=dropped) for one in self.laws}
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return tables of marginal coefficients, law coefficients, and predicted and measured losses."""
+        """Return tables of marginal and law coefficients, and of predicted and measured losses, keyed by file name."""
         import pandas as pd
 
         laws = [
@@ -182,7 +182,7 @@ class ZhaoRecipe:
         return [factor, len(margins), r_squared, len(best), low, middle, high, None]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data for JSON, keyed by name."""
         fitted = {
             part: [
                 {"name": f.name, "error": f.error, "held_out_error": f.held_out_error, "fit": f.fit.to_json()}

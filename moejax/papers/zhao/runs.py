@@ -29,7 +29,10 @@ def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
 
 
 def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
-    """Return model width, expert width and number of routed experts; G experts together have the active width."""
+    """Return model width, expert width and number of routed experts, keyed by field.
+
+    G experts together have the active width.
+    """
     columns: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
     for run, shared in zip(runs, num_shared, strict=True):
         name, everything, serving = widths(round(run.total / 1e6), round(run.active / 1e6))
@@ -41,7 +44,7 @@ def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
 
 
 def _known(runs: list[Run]) -> dict[str, np.ndarray]:
-    """Return the design fields of Table 6's settings, with its printed S = 0.33 as 1/3."""
+    """Return the design fields of Table 6's settings, keyed by field, with its printed S = 0.33 as 1/3."""
     fields = {name: np.array([getattr(run, name) for run in runs]) for name in ("active", "total", "tokens")}
     experts = np.array([run.experts for run in runs])
     shared = np.array([1 / 3 if run.shared == 0.33 else run.shared for run in runs])

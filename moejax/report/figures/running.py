@@ -143,8 +143,8 @@ def restarts(inputs: FigureInputs) -> Figure:
     )
     return Figure(
         "Kills and resumes",
-        "Every attempt of every training run over wall time. A diamond, a cross or a square marks an interruption; the number "
-        "next to it is the time spent on repeated steps." + fewer + inputs.whose,
+        "Every attempt of every training run over wall time. A diamond, a cross or a square marks an interruption; "
+        "the number next to it is the time spent on repeated steps." + fewer + inputs.whose,
         drawing,
         table.to_dict("records"),
     )
