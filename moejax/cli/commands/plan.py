@@ -16,7 +16,6 @@ from moejax.cli.shared import ConfigOptions
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write
-from moejax.quantities import format_bytes
 from moejax.ranges import NotNegative, whole
 from moejax.stored import write_json
 
@@ -79,8 +78,8 @@ class PlanCommand(ConfigOptions, name="plan"):
         from moejax.plan import process
         from moejax.plan.analytic_estimate import analytic_estimate
         from moejax.plan.plan import check_plan
-        from moejax.plan.search import search
-        from moejax.plan.summary import estimate_summary, search_summary, summary
+        from moejax.plan.search import remedies, search
+        from moejax.plan.summary import estimate_summary, search_summary, summary, too_large
         from moejax.plan.topology import check_compiler, parse
         from moejax.report import render
 
@@ -109,7 +108,9 @@ class PlanCommand(ConfigOptions, name="plan"):
                 write_json(self.out / "plan.json", result.data)
         render.show(result, as_json=self.json)
         if not plans[0].fits:
-            raise UserError(_too_large(plans[0], training, topology))
+            with progress() as show:
+                fitting = remedies(training, topology, process.plan, progress=show)
+            raise UserError(too_large(plans[0], fitting))
 
     def _training(self) -> Training:
         from moejax.cli.config_file import load
@@ -161,26 +162,3 @@ def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
                 with atomic_write(out / text.name) as partial:
                     shutil.copyfile(text, partial)
             return plan
-
-
-def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
-    from moejax.plan import process
-    from moejax.plan.search import remedies
-    from moejax.plan.summary import excess
-
-    with progress() as show:
-        fitting = remedies(training, topology, process.plan, progress=show)
-    memory = plan.memory
-    parts = (
-        f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
-        f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
-    )
-    what = f"{excess(plan).removesuffix('.')} ({parts})."
-    if not fitting:
-        return f"{what} No candidate that was tried fits; use more or larger chips, or a smaller batch."
-    lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in fitting]
-    return f"{what} These were tried and fit:\n" + "\n".join(lines)
-
-
-def _at(plan: Plan) -> str:
-    return f", {plan.mfu:.0%} MFU by the roofline" if plan.roofline else ""
