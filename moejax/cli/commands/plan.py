@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from moejax.cli.options import REQUIRED, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress, waiting
 from moejax.cli.shared import ConfigOptions
-from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.ranges import NotNegative, whole
@@ -114,38 +112,18 @@ class PlanCommand(ConfigOptions, name="plan"):
 
     def _training(self) -> Training:
         from moejax.cli.config_file import load
+        from moejax.plan.topology import slice_mesh
         from moejax.train.training import Training, choose_hyperparameters
 
         training = choose_hyperparameters(load(Training, self.config, self.overrides)).training
         recipe = training.recipe
         if self.mesh is not None:
-            recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(self.mesh)))
+            recipe = replace(recipe, mesh=replace(recipe.mesh, **slice_mesh(self.mesh)))
         if self.remat is not None:
             recipe = replace(recipe, runtime=replace(recipe.runtime, remat=self.remat))
         if self.microbatches:
             recipe = replace(recipe, microbatches=self.microbatches)
         return replace(training, recipe=recipe)
-
-
-def _slice_mesh(text: str) -> dict[str, int]:
-    """Return the sizes of all mesh axes of a slice, given the named axes."""
-    from moejax.sharding import MESH_AXES
-
-    sizes: dict[str, int] = {}
-    for word in text.split(","):
-        axis, _, size = word.strip().partition("=")
-        if axis not in MESH_AXES:
-            raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
-        if not re.fullmatch("-?[0-9]{1,9}", size):
-            raise UserError(
-                f"--mesh {word.strip()!r} has no size; write {axis}=8, or {axis}=-1 for the remaining devices."
-            )
-        if axis in sizes:
-            raise UserError(f"--mesh {text!r} names {axis} twice; give each axis one size.")
-        sizes[axis] = int(size)
-    # Unnamed axes have size 1. ``data`` takes the rest if no named axis does.
-    data = 1 if -1 in sizes.values() or len(sizes) > 1 else -1
-    return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}
 
 
 def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
