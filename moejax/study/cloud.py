@@ -42,8 +42,6 @@ class CloudEngine:
 
     study_name: str
     mount: Mount
-    secrets: Sequence[str] = ()
-    """Names of secret environment variables of every process; manifests do not contain their values."""
 
     def name(self, task: Task) -> str:
         """Return the service's name for a training run. A second submission of the same training has the same name."""

@@ -206,7 +206,8 @@ class SlurmCommand(GpuOptions, name="launch slurm"):
     wait: bool = option(False, "wait until all jobs have ended, and write the run table", needs=("submit",))
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        from moejax.study.engines import SlurmOptions, slurm
+        from moejax.study.engines import slurm
+        from moejax.study.slurm import SlurmOptions
 
         return slurm(settings_of(SlurmOptions, self), study, out)
 
@@ -252,7 +253,8 @@ class GkeCommand(LaunchOptions, name="launch gke"):
     )
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        from moejax.study.engines import GkeOptions, gke
+        from moejax.study.engines import gke
+        from moejax.study.gke import GkeOptions
 
         return gke(settings_of(GkeOptions, self), study, out)
 
@@ -272,7 +274,8 @@ class SkyCommand(GpuOptions, name="launch sky"):
     )
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        from moejax.study.engines import SkyOptions, sky
+        from moejax.study.engines import sky
+        from moejax.study.sky import SkyOptions
 
         return sky(settings_of(SkyOptions, self), study, out)
 
