@@ -265,9 +265,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 say(note)
         read = replace(scores, runs=with_loss_design(losses.runs, losses.rows, scores.runs, scores.rows))
         how, splits = {"covariance": asked.covariance, "by": self.by}, self.splits(read, self.seed)
+        both, options = ((loss_law, losses), (score_law, scores)), self.how()
         with out_folder(self.out), progress() as show:
-            both = (loss_law, losses), (score_law, scores)
-            fitted = functools.partial(fit_chain, *both, read.runs, how=how, progress=show, **self.how())
+            fitted = functools.partial(fit_chain, *both, read.runs, how=how, progress=show, **options)
             result, predicted = fitted(np.zeros(len(read.runs), bool)), None
             known = Answers(
                 notes=tuple(dict.fromkeys((*scores.notes, *losses.notes))),
