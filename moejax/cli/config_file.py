@@ -47,7 +47,7 @@ def find(config: str) -> Path:
     if own := find_packaged(name):
         return own
     here = map(str, sorted(Path(FOLDER).rglob("*.py")))
-    known = dict.fromkeys([*here, *packaged_names()])
+    known = dict.fromkeys([*here, *(f"{FOLDER}/{own}" for own in packaged_files())])
     raise UserError(f"There is no config file {name or repr(name)}; existing files are {', '.join(known)}.")
 
 
@@ -61,11 +61,6 @@ def packaged_files() -> list[PurePosixPath]:
     """Return the paths of moejax's own configs, relative to ``packaged_folder()``."""
     here = packaged_folder()
     return sorted(PurePosixPath(path.relative_to(here).as_posix()) for path in here.rglob("*.py"))
-
-
-def packaged_names() -> list[str]:
-    """Return the display names of moejax's own configs."""
-    return [f"{FOLDER}/{path}" for path in packaged_files()]
 
 
 def find_packaged(name: str) -> Path | None:

@@ -11,9 +11,6 @@ from pathlib import Path
 from moejax.errors import UserError
 from moejax.wording import says
 
-ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
-"""Patterns below ``/dev`` of devices that libtpu opens on TPU machines, and of GPU drivers."""
-
 GPU_MEMORY_SHARE = 0.94
 """Share of the GPU memory that JAX may use; the rest is for CUDA and NCCL. The memory size that CUDA reports is close
 to the data sheet's."""
@@ -26,11 +23,13 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
     Otherwise JAX tries to initialize a TPU through libtpu, which writes many lines to stderr and takes time. The extra
     ``moejax[plan]`` installs libtpu on machines without a TPU, to compile for TPUs. This needs no initialized TPU.
     """
-    if "JAX_PLATFORMS" in environment or "JAX_FORCE_TPU_INIT" in environment:
+    chosen = {"JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"} & environment.keys()
+    if chosen or importlib.util.find_spec("libtpu") is None:
         return
-    if importlib.util.find_spec("libtpu") is None:
-        return
-    if not any(list(devices.glob(name)) for name in ACCELERATORS):
+    # The import is local, because it would take time of every command.
+    from moejax.train.host import has_accelerator
+
+    if not has_accelerator(devices):
         environment["JAX_PLATFORMS"] = "cpu"
 
 

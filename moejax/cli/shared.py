@@ -13,7 +13,7 @@ from moejax.folder import fit_in
 from moejax.quantities import parse, parse_whole_number
 from moejax.ranges import RESAMPLES, FormulaLength, Level, NumberRange, PositiveShare, Quantity, whole
 from moejax.run_sources.source import source
-from moejax.wording import did_you_mean, told
+from moejax.wording import did_you_mean
 
 if TYPE_CHECKING:
     from moejax.architecture import Architecture
@@ -531,25 +531,9 @@ class ExportableOptions(ConfigOptions):
         """Raise ``UserError`` if one of the named models cannot be exported as requested."""
         if self.exportable is None:
             return
-        from moejax.huggingface.conversion import check_stock, plan_export
+        from moejax.huggingface.conversion import check_exportable
 
-        kind, _, family = self.exportable.partition(":")
-        if kind != "hf":
-            raise UserError(
-                f"--exportable {self.exportable} is unknown; write --exportable hf, or --exportable hf:FAMILY."
-            )
-        for name, architecture in architectures.items():
-            try:
-                if family:
-                    plan_export(architecture, family)
-                else:
-                    check_stock(architecture)
-            except ValueError as error:
-                otherwise = "leave --exportable out" if family else "give --exportable hf:moejax to allow its own code"
-                raise UserError(
-                    f"{name} cannot be exported to Hugging Face (--exportable {self.exportable}); change its "
-                    f"architecture, such as --config.architecture.FIELD=VALUE, or {otherwise}. {told(error)}"
-                ) from error
+        check_exportable(self.exportable, architectures)
 
 
 @dataclass(frozen=True, kw_only=True)

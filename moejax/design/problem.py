@@ -20,7 +20,7 @@ from moejax.float64 import float64
 from moejax.laws.active_params import ActiveParams
 from moejax.laws.law import Law
 from moejax.minimise import sobol
-from moejax.wording import argument
+from moejax.wording import argument, option_hint
 
 STARTS = 8
 SAME = 1e-6

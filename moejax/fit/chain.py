@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import NO_COVARIANCE, FitResult
 from moejax.fit.runs import Runs
+from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.metrics import metrics
+from moejax.fit.tables.read_runs import ReadRuns
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.fit.uncertainty.noise import outliers_in_words
 from moejax.fit.uncertainty.uncertainty import Uncertainty
 from moejax.laws.scores.chained_law import chained_law
 from moejax.wording import argument
+
+
+def fit_chain(
+    loss: tuple[type, ReadRuns],
+    score: tuple[type, ReadRuns],
+    runs: Runs,
+    without: Bool[np.ndarray, " scores"],
+    *,
+    how: Mapping[str, str],
+    **options: Any,
+) -> FitResult:
+    """Fit a loss law and a law of scores without some rows of the scores, and chain the fits.
+
+    Args:
+      loss: the loss law and its runs.
+      score: the law of scores and its runs.
+      runs: scores with the inputs of the loss law (``with_loss_design``).
+      without: the rows of the scores to leave out; the runs of the loss in these rows are left out too.
+      how: arguments of ``with_uncertainty``.
+      options: arguments of ``fit_law``.
+    """
+    (loss_law, losses), (score_law, scores) = loss, score
+    of_loss, of_score = (
+        with_uncertainty(fit_law(law, kept, **options), kept, **how, dropped=read.dropped)
+        for law, read, kept in (
+            (loss_law, losses, losses.runs.only(~np.isin(losses.rows, scores.rows[without]))),
+            (score_law, scores, scores.runs.only(~without)),
+        )
+    )
+    return chain(of_loss, of_score, runs.only(~without))
 
 
 def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:

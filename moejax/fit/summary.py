@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from moejax.fit.answers import Answers, Decisive, Profiled
 from moejax.fit.fit_result import FitResult
@@ -18,7 +18,7 @@ from moejax.fit.uncertainty.estimands import what_is_decided
 from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS, Estimate, RunPrediction
 from moejax.fit.uncertainty.extrapolation import sentences
 from moejax.fit.uncertainty.uncertainty import STANDARD
-from moejax.interval import Interval, in_percent
+from moejax.interval import OPEN, Interval, in_percent
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.law import unit_of
 from moejax.quantities import format
@@ -354,3 +354,21 @@ def _deciding(one: Decisive) -> Iterator[list[float | str | Written | None]]:
     for run, (refit, guess) in zip([*without, "all of these"], numbers, strict=True):
         change = refit / one.value - 1 if refit is not None and one.value else None
         yield ["", run, Written(None, "no answer") if refit is None else refit, guess, change]
+
+
+def without_intervals(fit: FitResult, intervals: Mapping[str, Interval]) -> list[str]:
+    """Return the reasons why quantities of a design's optimum have no interval: the fit did not converge, or does not
+    determine them.
+    """
+    if not fit.converged:
+        return [
+            "The search of this fit did not converge, so its optimum has no intervals, and another search may find "
+            "another optimum."
+        ]
+    if fit.not_determined and (names := [name for name, one in intervals.items() if one is OPEN]):
+        what = f"{listed(names)} of the optimum depend{'s' if len(names) == 1 else ''}"
+        return [
+            f"{what} on coefficients that the runs do not determine ({', '.join(fit.not_determined)}). Other "
+            f"coefficients that fit equally well give another optimum."
+        ]
+    return []

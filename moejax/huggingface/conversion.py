@@ -58,6 +58,18 @@ class Converted:
     remarks: tuple[str, ...] = ()
     """Remarks on skipped files, and on tensors in several files."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the results as plain data."""
+        return {
+            "family": self.family,
+            "tensors": self.tensors,
+            "bytes": self.nbytes,
+            "tokenizer": list(self.files),
+            "left_out": list(self.left_out),
+            "fault_in_training": self.architecture.fault_in_training,
+            "remarks": list(self.remarks),
+        }
+
 
 def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dict[str, np.dtype]:
     """Return the type of each array: the requested or stored type, or float32 if joined or stacked parts differ.
@@ -281,6 +293,27 @@ def check_stock(architecture: Architecture) -> None:
             f"transformers has no class for this architecture. Change the listed fields of one family; the nearest "
             f"family comes first:\n  {listed}"
         )
+
+
+def check_exportable(asked: str, architectures: Mapping[str, Architecture]) -> None:
+    """Raise ``UserError`` if one of the named models cannot be exported as ``--exportable`` asks: ``hf``, or
+    ``hf:FAMILY``.
+    """
+    kind, _, family = asked.partition(":")
+    if kind != "hf":
+        raise UserError(f"--exportable {asked} is unknown; write --exportable hf, or --exportable hf:FAMILY.")
+    for name, architecture in architectures.items():
+        try:
+            if family:
+                plan_export(architecture, family)
+            else:
+                check_stock(architecture)
+        except ValueError as error:
+            otherwise = "leave --exportable out" if family else "give --exportable hf:moejax to allow its own code"
+            raise UserError(
+                f"{name} cannot be exported to Hugging Face (--exportable {asked}); change its architecture, such as "
+                f"--config.architecture.FIELD=VALUE, or {otherwise}. {told(error)}"
+            ) from error
 
 
 def _stock_family(architecture: Architecture) -> tuple[ModelFamily | None, list[str]]:

@@ -79,6 +79,23 @@ def excess(plan: Plan) -> str:
     return f"{plan.name} does not fit {plan.topology}: it needs {over}."
 
 
+def too_large(plan: Plan, fitting: Sequence[tuple[str, Plan]]) -> str:
+    """Return a message about a plan that does not fit, with the changes of ``moejax.plan.search.remedies`` that do."""
+    memory = plan.memory
+    parts = (
+        f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
+        f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
+    )
+    what = f"{excess(plan).removesuffix('.')} ({parts})."
+    if not fitting:
+        return f"{what} No candidate that was tried fits; use more or larger chips, or a smaller batch."
+    lines = []
+    for words, one in fitting:
+        mfu = f", {one.mfu:.0%} MFU by the roofline" if one.roofline else ""
+        lines.append(f"  {words}   {format_bytes(one.memory.total, 3)} a chip{mfu}")
+    return f"{what} These were tried and fit:\n" + "\n".join(lines)
+
+
 def _warnings(plan: Plan) -> list[str]:
     if not plan.fits:
         return [excess(plan)]

@@ -14,8 +14,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
+from moejax.sharding import MESH_AXES
 from moejax.wording import did_you_mean, install_command, some
 
 CPU = "cpu"
@@ -334,3 +336,26 @@ TARGETS = {
 CUDA reports these numbers for the devices (OpenXLA's ``xla/backends/gpu/target_config/specs``, read on
 2026-11-24).
 """
+
+
+def slice_mesh(text: str) -> dict[str, int]:
+    """Return the sizes of all mesh axes of a slice from a text such as ``expert=4,tensor=2``.
+
+    Raises:
+      UserError: an axis is unknown, is named twice or has no size.
+    """
+    sizes: dict[str, int] = {}
+    for word in text.split(","):
+        axis, _, size = word.strip().partition("=")
+        if axis not in MESH_AXES:
+            raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
+        if not re.fullmatch("-?[0-9]{1,9}", size):
+            raise UserError(
+                f"--mesh {word.strip()!r} has no size; write {axis}=8, or {axis}=-1 for the remaining devices."
+            )
+        if axis in sizes:
+            raise UserError(f"--mesh {text!r} names {axis} twice; give each axis one size.")
+        sizes[axis] = int(size)
+    # Unnamed axes have size 1. ``data`` takes the rest if no named axis does.
+    data = 1 if -1 in sizes.values() or len(sizes) > 1 else -1
+    return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}

@@ -17,7 +17,7 @@ from moejax.data.prepared import MANIFEST
 from moejax.errors import UserError
 from moejax.plan.topology import Topology, slices
 from moejax.study.executor import Task
-from moejax.train.devices import as_flags, options_of
+from moejax.train.devices import options_of
 from moejax.train.training import Training
 
 
@@ -42,8 +42,6 @@ class CloudEngine:
 
     study_name: str
     mount: Mount
-    secrets: Sequence[str] = ()
-    """Names of secret environment variables of every process; manifests do not contain their values."""
 
     def name(self, task: Task) -> str:
         """Return the service's name for a training run. A second submission of the same training has the same name."""
@@ -156,8 +154,8 @@ def cloud_tpu_type(topology: Topology) -> str:
 
 def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
     """Return the environment variable with the chip's XLA options for all programs except the training step."""
-    flags = as_flags(options_of(topology.chip_name, training.recipe.runtime))
-    return {"LIBTPU_INIT_ARGS": flags} if flags else {}
+    options = options_of(topology.chip_name, training.recipe.runtime)
+    return {"LIBTPU_INIT_ARGS": " ".join(f"--{name}={value}" for name, value in options.items())} if options else {}
 
 
 class _Dumper(yaml.SafeDumper):

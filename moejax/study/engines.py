@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath, PurePosixPath
 from posixpath import normpath
 
@@ -27,9 +27,9 @@ from moejax.study.estimate import (
     minutes_for,
 )
 from moejax.study.executor import Task
-from moejax.study.gke import GkeEngine, check_name
-from moejax.study.sky import SkyEngine
-from moejax.study.slurm import SlurmExecutor
+from moejax.study.gke import GkeEngine, GkeOptions, check_name
+from moejax.study.sky import SkyEngine, SkyOptions
+from moejax.study.slurm import SlurmExecutor, SlurmOptions
 from moejax.study.study import Study
 
 GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
@@ -50,57 +50,6 @@ devices that these options request.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Settings that all engines have; the options of ``moejax launch`` describe them."""
-
-    chip: str | None
-    mfu: float
-    submit: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmOptions(EngineOptions):
-    """Settings of Slurm's jobs."""
-
-    chips_per_node: int
-    nodes: int | None
-    cores: int | None
-    memory: int | None
-    minutes: int | None
-    grace: int
-    at_a_time: int
-    set: Sequence[str]
-    setup: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GkeOptions(EngineOptions):
-    """Settings of JobSets on Google Kubernetes Engine."""
-
-    topology: str | None
-    volume: str | None
-    namespace: str
-    service_account: str | None
-    queue: str | None
-    spot: bool
-    image: str
-    secret: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkyOptions(EngineOptions):
-    """Settings of SkyPilot's managed jobs."""
-
-    chips_per_node: int
-    nodes: int | None
-    topology: str | None
-    infra: str | None
-    on_demand: bool
-    image: str | None
-    secret: Sequence[str]
-
-
 def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
     """Return Slurm's executor, and all training runs with their resources.
 
@@ -111,13 +60,7 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
         raise UserError(f"--out is {out}; Slurm jobs need a folder that all nodes share.")
     folder = Path(out).absolute()
     tasks = _tasks(study, folder, _slurm_resources(options, study))
-    executor = SlurmExecutor(
-        study_name=study.name,
-        grace_seconds=options.grace,
-        at_a_time=options.at_a_time,
-        settings=_sbatch_settings(options.set),
-        setup=options.setup,
-    )
+    executor = SlurmExecutor(study_name=study.name, options=options, settings=_sbatch_settings(options.set))
     executor.check_limits(tasks)
     return executor, tasks
 
@@ -210,17 +153,7 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
     for option in ("namespace", "service_account", "queue"):
         check_name(f"--{option.replace('_', '-')}", getattr(options, option))
     tasks = _tasks(study, folder, _tpu_resources(options, study, options.chip or "v5p"))
-    engine = GkeEngine(
-        study_name=study.name,
-        image=options.image,
-        mount=mount,
-        secrets=options.secret,
-        namespace=options.namespace,
-        service_account=options.service_account,
-        queue=options.queue,
-        spot=options.spot,
-    )
-    return engine, tasks
+    return GkeEngine(study_name=study.name, mount=mount, options=options), tasks
 
 
 def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) -> dict[str, ResourceRequest]:
@@ -293,15 +226,7 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
         resources = _gpu_resources(options, study, chip)
     else:
         raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
-    engine = SkyEngine(
-        study_name=study.name,
-        accelerator=GPUS.get(chip, ""),
-        image=options.image,
-        mount=mount,
-        secrets=options.secret,
-        infra=options.infra,
-        spot=not options.on_demand,
-    )
+    engine = SkyEngine(study_name=study.name, mount=mount, options=options, accelerator=GPUS.get(chip, ""))
     if engine.lacks and not options.submit:
         say(f"moejax: {engine.lacks}")
     return engine, _tasks(study, folder, resources)

@@ -68,6 +68,15 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Settings that all engines have; the options of ``moejax launch`` describe them."""
+
+    chip: str | None
+    mfu: float
+    submit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """A task that has ended on its engine."""
 

@@ -23,28 +23,39 @@ from moejax.study.cloud import (
     run,
     xla_environment,
 )
-from moejax.study.executor import Task
+from moejax.study.executor import EngineOptions, Task
 
 RESTARTS = 100
 GRACE_SECONDS = 120
 """Seconds between the termination signal and the end of a machine; spot machines give less."""
 _MISTAKES = [1, 2]
 SECRET = "moejax"
-"""Kubernetes Secret with the values of ``CloudEngine.secrets``."""
+"""Kubernetes Secret with the values of ``GkeOptions.secret``."""
 _CONTAINER = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GkeOptions(EngineOptions):
+    """Settings of JobSets on Google Kubernetes Engine."""
+
+    topology: str | None
+    volume: str | None
+    namespace: str
+    service_account: str | None
+    queue: str | None
+    """Name of Kueue's local queue; None without Kueue."""
+    spot: bool
+    image: str
+    """Container image with moejax and JAX for TPUs."""
+    secret: Sequence[str]
+    """Names of environment variables; manifests do not contain their values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GkeEngine(CloudEngine):
     """Engine that uses TPU slices of the cluster in the current ``kubectl`` context."""
 
-    image: str
-    """Container image with moejax and JAX for TPUs."""
-    namespace: str = "default"
-    service_account: str | None = None
-    queue: str | None = None
-    """Name of Kueue's local queue; None without Kueue."""
-    spot: bool = False
+    options: GkeOptions
 
     def describe(self, tasks: Sequence[Task]) -> str:
         """Return the manifests as one YAML file."""
@@ -71,12 +82,12 @@ class GkeEngine(CloudEngine):
         known = self._jobsets()
         ended = [one["metadata"]["name"] for one in known if one.get("status", {}).get("terminalState")]
         if old := sorted(names.intersection(ended)):
-            _kubectl("delete", "jobsets", f"--namespace={self.namespace}", *old)
+            _kubectl("delete", "jobsets", f"--namespace={self.options.namespace}", *old)
         _kubectl("apply", "--filename=-", given=self.describe(tasks))
         return {task.name: self.name(task) for task in tasks}
 
     def _jobsets(self) -> list[Any]:
-        said = _kubectl("get", "jobsets", f"--namespace={self.namespace}", "--output=json")
+        said = _kubectl("get", "jobsets", f"--namespace={self.options.namespace}", "--output=json")
         return foreign_json(said, "The output of kubectl about JobSets", shape={"items": list}, remedy="try it again")[
             "items"
         ]
@@ -85,13 +96,13 @@ class GkeEngine(CloudEngine):
         """Return the JobSet of a training run."""
         metadata: dict[str, Any] = {
             "name": self.name(task),
-            "namespace": self.namespace,
+            "namespace": self.options.namespace,
             "labels": {"app": "moejax", "moejax-study": self.study_label(task)},
             # A node pool is a slice, and two training runs never share one.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         }
-        if self.queue:
-            metadata["labels"]["kueue.x-k8s.io/queue-name"] = self.queue
+        if self.options.queue:
+            metadata["labels"]["kueue.x-k8s.io/queue-name"] = self.options.queue
         return {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
@@ -135,9 +146,9 @@ class GkeEngine(CloudEngine):
         tpus = {"google.com/tpu": chips_per_host(topology)}
         variables = {"JAX_PLATFORMS": "tpu,cpu"} | xla_environment(task.training, topology)
         secrets = [
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}} for name in self.secrets
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}} for name in self.options.secret
         ]
-        account = {"serviceAccountName": self.service_account} if self.service_account else {}
+        account = {"serviceAccountName": self.options.service_account} if self.options.service_account else {}
         return {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": GRACE_SECONDS,
@@ -145,12 +156,12 @@ class GkeEngine(CloudEngine):
             "nodeSelector": {
                 "cloud.google.com/gke-tpu-accelerator": GKE_ACCELERATORS[topology.chip_name],
                 "cloud.google.com/gke-tpu-topology": "x".join(map(str, topology.shape)),
-                **({"cloud.google.com/gke-spot": "true"} if self.spot else {}),
+                **({"cloud.google.com/gke-spot": "true"} if self.options.spot else {}),
             },
             "containers": [
                 {
                     "name": _CONTAINER,
-                    "image": self.image,
+                    "image": self.options.image,
                     # Kubernetes replaces $(NAME) by a variable's value, and $$ by $.
                     "command": [word.replace("$", "$$") for word in ("python", "-m", "moejax", *task.words)],
                     "env": [{"name": name, "value": value} for name, value in variables.items()] + secrets,

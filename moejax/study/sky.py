@@ -14,7 +14,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.plan.topology import parse
 from moejax.study.cloud import CloudEngine, as_yaml, cloud_tpu_type, run, xla_environment
-from moejax.study.executor import Task
+from moejax.study.executor import EngineOptions, Task
 from moejax.study.slurm_job import AGAIN
 
 RESTARTS = 3
@@ -23,15 +23,27 @@ PORT = 8476
 
 
 @dataclass(frozen=True, kw_only=True)
+class SkyOptions(EngineOptions):
+    """Settings of SkyPilot's managed jobs."""
+
+    chips_per_node: int
+    nodes: int | None
+    topology: str | None
+    infra: str | None
+    on_demand: bool
+    image: str | None
+    """``docker:NAME`` of an image with moejax. None installs moejax from the current folder."""
+    secret: Sequence[str]
+    """Names of environment variables; task files do not contain their values."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SkyEngine(CloudEngine):
     """Managed jobs of SkyPilot."""
 
     accelerator: str
     """SkyPilot's name for the GPU; TPUs are named by their topology."""
-    image: str | None
-    """``docker:NAME`` of an image with moejax. None installs moejax from the current folder."""
-    infra: str | None = None
-    spot: bool = True
+    options: SkyOptions
 
     def describe(self, tasks: Sequence[Task]) -> str:
         """Return the task files, each after the command that submits it."""
@@ -42,7 +54,7 @@ class SkyEngine(CloudEngine):
     @property
     def lacks(self) -> str:
         """An error message if the machines cannot install moejax; otherwise empty."""
-        if self.image or is_checkout(Path()):
+        if self.options.image or is_checkout(Path()):
             return ""
         return (
             f"Without --image, every machine installs moejax from the current folder, but {Path().absolute()} is "
@@ -80,16 +92,16 @@ class SkyEngine(CloudEngine):
     def task_file(self, task: Task) -> dict[str, Any]:
         """Return SkyPilot's task file of a training run."""
         resources: dict[str, Any] = {"accelerators": self._accelerators(task)}
-        if self.infra:
-            resources["infra"] = self.infra
-        if self.image:
-            resources["image_id"] = self.image
-        resources["use_spot"] = self.spot
+        if self.options.infra:
+            resources["infra"] = self.options.infra
+        if self.options.image:
+            resources["image_id"] = self.options.image
+        resources["use_spot"] = not self.options.on_demand
         resources["job_recovery"] = {"max_restarts_on_errors": RESTARTS, "recover_on_exit_codes": [AGAIN]}
         slice_ = task.resources.topology
         variables = xla_environment(task.training, parse(slice_)) if slice_ else {}
         extra = "tpu" if slice_ else "cuda13"
-        install = {} if self.image else {"workdir": ".", "setup": f"python -m pip install '.[{extra}]'\n"}
+        install = {} if self.options.image else {"workdir": ".", "setup": f"python -m pip install '.[{extra}]'\n"}
         return {
             "name": self.name(task),
             "resources": resources,
@@ -97,7 +109,7 @@ class SkyEngine(CloudEngine):
             "num_nodes": 1 if slice_ else task.resources.nodes,
             **({"envs": variables} if variables else {}),
             # SkyPilot reads the values from the environment of the submitting command.
-            **({"secrets": dict.fromkeys(self.secrets)} if self.secrets else {}),
+            **({"secrets": dict.fromkeys(self.options.secret)} if self.options.secret else {}),
             "file_mounts": {str(self.mount.path): {"source": self.mount.source, "mode": "MOUNT"}},
             **install,
             "run": self._run(task),
@@ -120,7 +132,7 @@ class SkyEngine(CloudEngine):
         )
 
     def _command(self, task: Task, path: str) -> list[str]:
-        secrets = [word for name in self.secrets for word in ("--secret", name)]
+        secrets = [word for name in self.options.secret for word in ("--secret", name)]
         return ["sky", "jobs", "launch", "--name", self.name(task), *secrets, path]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.storage import open_storage
 from moejax.study.estimate import MOST_MINUTES, ResourceRequest
-from moejax.study.executor import Ended, Task
+from moejax.study.executor import Ended, EngineOptions, Task
 from moejax.study.slurm_job import Train
 from moejax.study.status import launched, run_statuses, write_launch
 from moejax.wording import counted, install_command, says
@@ -33,20 +33,33 @@ LOG_LEVEL = "SUBMITIT_LOG_LEVEL"
 SECONDS_BETWEEN_QUERIES = 2.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions(EngineOptions):
+    """Settings of Slurm's jobs."""
+
+    chips_per_node: int
+    nodes: int | None
+    cores: int | None
+    memory: int | None
+    minutes: int | None
+    grace: int
+    """Seconds between the signal to save and a job's time limit."""
+    at_a_time: int
+    """Maximum number of jobs of an array that run at the same time."""
+    set: Sequence[str]
+    setup: Sequence[str]
+    """Lines of bash that run before Python in every process of a job."""
+
+
 @dataclass(kw_only=True)
 class SlurmExecutor:
     """Engine that runs jobs on this machine's Slurm cluster. All nodes must see the study's folder."""
 
     study_name: str
     """Name of the jobs; a job of one training run also has the training run's name."""
-    grace_seconds: int = 120
-    """Time between the signal to save and a job's time limit."""
-    at_a_time: int = 256
-    """Maximum number of jobs of an array that run at the same time."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    options: SlurmOptions
+    settings: Mapping[str, str]
     """Further options of ``sbatch``, such as ``partition``."""
-    setup: Sequence[str] = ()
-    """Lines of bash that run before Python in every process of a job."""
     _ids: dict[str, str] = field(default_factory=dict)
     _left: dict[str, Task] = field(default_factory=dict)
     _asked: float = 0.0
@@ -78,10 +91,10 @@ class SlurmExecutor:
         for task in tasks:
             minutes = task.resources.minutes or MOST_MINUTES
             # Slurm checks limits once a minute.
-            if 60 * (minutes - 1) <= self.grace_seconds:
+            if 60 * (minutes - 1) <= self.options.grace:
                 raise UserError(
                     f"{task.name} has a limit of {counted(minutes, 'minute')}, but the signal to save comes "
-                    f"{self.grace_seconds} seconds before the limit, which leaves no time to train. Increase "
+                    f"{self.options.grace} seconds before the limit, which leaves no time to train. Increase "
                     "--minutes, or lower --grace."
                 )
 
@@ -141,10 +154,10 @@ class SlurmExecutor:
 
     def _python(self) -> str:
         """Return the shell command that starts Python after the lines of ``setup``."""
-        if not self.setup:
+        if not self.options.setup:
             return shlex.quote(sys.executable)
         # A sourced script would read the shell's arguments, so save and clear them first.
-        lines = ['moejax_command=("$@")', "set --", *self.setup, 'exec "${moejax_command[@]}"']
+        lines = ['moejax_command=("$@")', "set --", *self.options.setup, 'exec "${moejax_command[@]}"']
         return shlex.join(["bash", "-ec", "\n".join(lines), "bash", sys.executable])
 
     def _parameters(self, resources: ResourceRequest, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -160,8 +173,8 @@ class SlurmExecutor:
             "ntasks_per_node": per_node,
             "cpus_per_task": resources.cores,
             "time": resources.minutes or MOST_MINUTES,
-            "signal_delay_s": self.grace_seconds,
-            "array_parallelism": self.at_a_time,
+            "signal_delay_s": self.options.grace,
+            "array_parallelism": self.options.at_a_time,
             # srun does not inherit the number of cores from sbatch.
             "srun_args": [f"--cpus-per-task={resources.cores}"],
             "setup": [f"export JAX_PLATFORMS={'cuda' if resources.chips else 'cpu'}"],

@@ -71,11 +71,6 @@ def compiler_options(mesh: Mesh, runtime: Runtime) -> dict[str, str] | None:
     return options_of(CHIP_OF_DEVICE.get(kind, ""), runtime) or None
 
 
-def as_flags(options: dict[str, str]) -> str:
-    """Return the options in the format of libtpu's environment variable ``LIBTPU_INIT_ARGS``."""
-    return " ".join(f"--{name}={value}" for name, value in options.items())
-
-
 def without_mfu() -> str:
     """Return a message if the MFU is unknown because no table lists the accelerator; otherwise an empty string."""
     device = jax.devices()[0]

@@ -17,7 +17,6 @@ import itertools
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,10 +44,18 @@ def computes_on_cpu(devices: Path = Path("/dev")) -> bool:
     asked_for = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip().lower()
     if asked_for:
         return asked_for == "cpu"
-    return not (_has_plugin() and any(any(devices.glob(name)) for name in ACCELERATORS))
+    return not (_has_plugin() and has_accelerator(devices))
+
+
+def has_accelerator(devices: Path = Path("/dev")) -> bool:
+    """Return whether this machine has a device file of a GPU or TPU."""
+    return any(any(devices.glob(name)) for name in ACCELERATORS)
 
 
 def _has_plugin() -> bool:
+    # The import is local, since it would take a third of the time of --help.
+    from importlib.metadata import entry_points
+
     return any(find_spec(name) for name in ("jax_plugins", "libtpu")) or bool(entry_points(group="jax_plugins"))
 
 

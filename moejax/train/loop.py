@@ -215,7 +215,8 @@ class Trainer:
         if not self.stop.steps:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins once compilation is done.")
         self.begin(COMPILING)
-        steps, batches = self.compile(start, end), self.batches(phase, start)
+        steps, mesh = self.compile(start, end), self.program.mesh
+        batches = read_batches([run.training for run in self.runs], self.corpus, mesh, phase, start)
         self.group.barrier(wait_seconds=COMPILING_SECONDS)
         # Seconds count as training from here on: every process has finished compiling.
         self.begin(STEPPING)
@@ -291,10 +292,6 @@ class Trainer:
     def sequences(self, step: int) -> int:
         """Return the number of sequences in a step's batch; steps are counted from 1."""
         return self.recipe.batch_schedule.at(step - 1).batch_tokens // self.recipe.data.sequence_length
-
-    def batches(self, phase: Phase, start: int) -> Iterator[Batch]:
-        """Return an iterator over the global batches of a phase after step ``start``."""
-        return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, phase, start)
 
     def next_batch(self, phase: Phase, step: int, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
         """Return the batch of a step. Time counts as waiting for data only if the devices have finished the previous

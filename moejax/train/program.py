@@ -28,7 +28,7 @@ from moejax.train.devices import CHIP_OF_DEVICE, check_quantization, compiler_op
 from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.optimizer import of_parameters
 from moejax.train.schedule import Schedule
-from moejax.train.step import Functions, TrainState, make_functions
+from moejax.train.step import Batch, TrainState, evaluate, init, step
 from moejax.train.training import Recipe, Training, phases, shared_settings
 
 MAX_STEPS_IN_FLIGHT = 8
@@ -55,7 +55,8 @@ class Program:
     """
 
     mesh: Mesh
-    functions: Functions
+    unjitted_step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
+    """The function that ``step`` jits. Seed, learning rate and weight decay are arguments."""
     init: Callable[[int], TrainState]
     """Return a fresh state from a seed."""
     step: jax.stages.Wrapped
@@ -65,7 +66,7 @@ class Program:
     schedule: Schedule
     """Shapes of a schedule."""
     evaluate: jax.stages.Wrapped
-    """Jitted ``Functions.evaluate``."""
+    """Jitted ``moejax.train.step.evaluate``."""
     evaluation_batch: dict[str, jax.ShapeDtypeStruct]
     """Shapes of an ``evaluate`` batch."""
     evaluation_sequences: int
@@ -127,26 +128,26 @@ def make_program(training: Training, mesh: Mesh) -> Program:
 
 @functools.lru_cache(maxsize=8)
 def _make_program(training: Training, mesh: Mesh) -> Program:
-    functions = make_functions(training)
-    abstract = jax.eval_shape(functions.init, jax.ShapeDtypeStruct((), np.uint32))
+    of_seed, of_batch = functools.partial(init, training), functools.partial(step, training)
+    abstract = jax.eval_shape(of_seed, jax.ShapeDtypeStruct((), np.uint32))
     shardings = _state_shardings(training, abstract, mesh)
     batch, evaluation_sequences = batch_sharding(mesh), _evaluation_sequences(training)
     options = compiler_options(mesh, training.recipe.runtime)
     shards = token_shards(mesh)
-    init = jax.jit(functions.init, out_shardings=shardings)
+    compiled_init = jax.jit(of_seed, out_shardings=shardings)
     return Program(
         mesh=mesh,
-        functions=functions,
-        init=lambda seed: init(np.uint32(seed)),
+        unjitted_step=of_batch,
+        init=lambda seed: compiled_init(np.uint32(seed)),
         step=jax.jit(
-            functions.step,
+            of_batch,
             in_shardings=(shardings, batch, None),
             out_shardings=(shardings, None),
             donate_argnums=0,
             compiler_options=options,
         ),
         evaluate=jax.jit(
-            functions.evaluate,
+            functools.partial(evaluate, training),
             in_shardings=(shardings.params, shardings.expert_bias, batch, batch),
             out_shardings=NamedSharding(mesh, PartitionSpec()),
             compiler_options=options,
@@ -167,7 +168,7 @@ def vmap_program(program: Program, runs: int) -> Program:
     States, batches, schedules and metrics of ``step`` have a leading axis of runs. ``init`` and ``evaluate`` still work
     on one run.
     """
-    return replace(program, step=jax.jit(jax.vmap(program.functions.step), donate_argnums=0), vmapped_runs=runs)
+    return replace(program, step=jax.jit(jax.vmap(program.unjitted_step), donate_argnums=0), vmapped_runs=runs)
 
 
 class StepsInFlight:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,23 +57,6 @@ class TrainState:
     guard: Guard
     seed: Any
     """UInt32: seed of the router noise, combined with the step."""
-
-
-class Functions(NamedTuple):
-    """Functions ``init``, ``step`` and ``evaluate`` of one training run."""
-
-    init: Callable[[Any], TrainState]
-    step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
-    evaluate: Callable[[Any, Array | None, Batch, Array], tuple[Array, RoutingSums | None]]
-
-
-def make_functions(training: Training) -> Functions:
-    """Return the functions of a training run. Seed, learning rate and weight decay are arguments, so runs that differ
-    only in these can share the functions.
-    """
-    return Functions(
-        functools.partial(init, training), functools.partial(step, training), functools.partial(evaluate, training)
-    )
 
 
 def init(training: Training, seed: ArrayLike) -> TrainState:

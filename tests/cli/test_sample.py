@@ -41,7 +41,7 @@ def test_a_prompt_is_read_after_what_the_template_puts_there(template, opens, we
     tokenizer.save(str(tmp_path / "converted" / "tokenizer.json"))
     prompts = []
     monkeypatch.setattr(
-        "moejax.model.generate.generate", lambda a, r, p, prompt, *_, **__: prompts.append(prompt.tolist()) or prompt
+        "moejax.evaluation.sample.generate", lambda a, r, p, prompt, *_, **__: prompts.append(prompt.tolist()) or prompt
     )
     for folder, words in ((tmp_path / "converted", []), (weights, ["--tokenizer", "bytes"])):
         assert main(["sample", str(folder), "--prompt", "abc", *words]) == 0

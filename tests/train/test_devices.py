@@ -18,10 +18,8 @@ from moejax.train.devices import (
     CHIP_OF_DEVICE,
     XLA_OPTIONS,
     Speed,
-    as_flags,
     compiler_options,
     memory,
-    options_of,
     without_mfu,
 )
 
@@ -87,7 +85,6 @@ def test_a_mesh_of_a_chip_is_compiled_with_its_options():
     assert found["xla_tpu_scoped_vmem_limit_kib"] == "81920"
     assert compiler_options(mesh, Runtime(xla_options="none")) is None
     assert compiler_options(Mesh(np.array(jax.devices()[:1]), ("data",)), Runtime()) is None
-    assert as_flags(options_of("v5p", Runtime())).startswith("--xla_tpu_scoped_vmem_limit_kib=81920 --xla_")
 
 
 def test_an_unknown_choice_is_a_sentence():

@@ -23,17 +23,14 @@ from moejax.cli.shared import (
     TableOptions,
 )
 from moejax.errors import UserError
-from moejax.folder import write_json, write_text
 from moejax.run_sources.source import named, source
 from moejax.say import say
 from moejax.wording import listed
 
 if TYPE_CHECKING:
-    from moejax.fit.selection.comparison import Comparison
     from moejax.fit.selection.model_selection import ModelSelection
     from moejax.fit.tables.read_runs import ReadRuns
     from moejax.laws.formula_law import FormulaLaw
-    from moejax.result import Result
 
 EXAMPLE = """\
 moejax compare runs.parquet --hold-out tokens
@@ -66,6 +63,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         from moejax.fit.selection.comparison import compare, of_the_loss, summary
         from moejax.laws import LAWS, law_name
         from moejax.report import render
+        from moejax.report.comparison import write_comparison
 
         formulas = self.formulas(self.runs, self.form)
         asked = self.laws or ("" if formulas else "all")
@@ -80,7 +78,8 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         title = f"Laws compared on {named(self.runs)}"
         if self.out:
             with out_set(self.out):
-                _write(self.out, comparison, read, summary(comparison, title, verbose=True))
+                written = write_comparison(self.out, comparison, read, summary(comparison, title, verbose=True))
+            say(f"Wrote {', '.join(written)} to {self.out}.")
         result = summary(comparison, title, self.verbose)
         result = replace(result, notes=[self.next_step(comparison.selection)])
         render.show(result, as_json=self.json, as_latex=self.latex)
@@ -130,18 +129,3 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
             else:
                 words += [flag] if value is True else [flag, str(value)]
         return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
-
-
-def _write(folder: Path, comparison: Comparison, read: ReadRuns, result: Result) -> None:
-    from moejax.report import render
-    from moejax.report.figures.figure import write_figure
-    from moejax.report.figures.predictions import compared_laws
-
-    figure = write_figure(
-        folder, "predicted_vs_actual", lambda: compared_laws(comparison, read.runs, read.rows.tolist())
-    )
-    words = read.runs.output.replace("_", " ")
-    image = f"\n![Predicted against measured {words}, a panel per law]({figure[0]})\n"
-    write_text(folder / "compare.md", render.markdown(replace(result, notes=())) + image)
-    write_json(folder / "compare.json", result.data)
-    say(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.")

@@ -20,7 +20,6 @@ from moejax.ranges import whole
 from moejax.say import StageCallback, say
 
 if TYPE_CHECKING:
-    from moejax.huggingface.conversion import Converted
     from moejax.train.directory.saved_weights import SavedState
 
 EXAMPLE = """\
@@ -99,7 +98,7 @@ class ConvertCommand(Command, name="convert"):
         kind, family, path = self._direction
         with out_folder(self.out.absolute().parent, shared=True), progress() as show:
             if self.source:
-                done = _as_data(from_huggingface(Path(path), self.out, dtype=self.dtype, progress=show))
+                done = from_huggingface(Path(path), self.out, dtype=self.dtype, progress=show).to_json()
             elif kind == "hf":
                 done = self._to_huggingface(Path(path), family or None, show)
             else:
@@ -119,7 +118,7 @@ class ConvertCommand(Command, name="convert"):
         if is_weights(path):
             if option := "--ema" if self.ema else "--law" if self.law else "":
                 raise UserError(f"{option} needs a training run, and {path} is a folder of weights; leave it out.")
-            return _as_data(to_huggingface(path, self.out, **options))
+            return to_huggingface(path, self.out, **options).to_json()
         if not is_training(path):
             raise UserError(
                 f"{path} is neither a folder of weights, like those that moejax convert --from hf writes, nor a "
@@ -133,7 +132,7 @@ class ConvertCommand(Command, name="convert"):
             write_saved_weights(saved, between, ema=self.ema, progress=show)
             length = saved.training.recipe.data.sequence_length
             done = to_huggingface(between, self.out, **options, sequence_length=length, trained=trained)
-        return {**_as_data(done), "phase": saved.phase, "step": saved.step}
+        return {**done.to_json(), "phase": saved.phase, "step": saved.step}
 
     def _predicted(self, saved: SavedState) -> str:
         if self.law is None:
@@ -158,18 +157,6 @@ class ConvertCommand(Command, name="convert"):
         files = write_saved_weights(saved, self.out, ema=self.ema, progress=show)
         size = (self.out / WEIGHTS).stat().st_size
         return {"bytes": size, "tokenizer": files, "phase": saved.phase, "step": saved.step}
-
-
-def _as_data(done: Converted) -> dict[str, Any]:
-    return {
-        "family": done.family,
-        "tensors": done.tensors,
-        "bytes": done.nbytes,
-        "tokenizer": list(done.files),
-        "left_out": list(done.left_out),
-        "fault_in_training": done.architecture.fault_in_training,
-        "remarks": list(done.remarks),
-    }
 
 
 def _print(out: Path, done: dict[str, Any]) -> None:

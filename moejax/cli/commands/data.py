@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from moejax.cli.options import Command, argument, option, out
 from moejax.cli.out_folder import out_file
 from moejax.cli.progress import progress_display
 from moejax.cli.shared import Workers
-from moejax.config import dump
 from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.ranges import NumberRange, whole
-from moejax.result import Column, Result, Table
 from moejax.say import say
 from moejax.wording import command, some
-
-if TYPE_CHECKING:
-    from moejax.data.prepared import PreparedSet
 
 EXAMPLE = """\
   moejax data tokenizer texts/ --vocab-size 32768 --out tokenizer.json
@@ -79,6 +74,7 @@ class PrepareCommand(InputOptions, name="data prepare"):
 
     def run(self) -> None:
         from moejax.data.prepare import prepare
+        from moejax.data.summary import summary
         from moejax.report import render
 
         skipped = self.skipped()
@@ -94,7 +90,7 @@ class PrepareCommand(InputOptions, name="data prepare"):
                 again=True,
                 update=update,
             )
-        render.show(_summary(prepared, 0, skipped), as_json=self.json)
+        render.show(summary(prepared, skipped=skipped), as_json=self.json)
         if not self.json:
             say(f"train on it with {command(f'--config.recipe.data.source={self.out}')}", file=sys.stdout)
 
@@ -143,10 +139,11 @@ class DataShowCommand(Command, name="data show"):
 
     def run(self) -> None:
         from moejax.data.prepared import PreparedSet
+        from moejax.data.summary import summary
         from moejax.report import render
 
         prepared = PreparedSet(Path(self.folder))
-        render.show(_summary(prepared, self.sample, {}, decode=self.json), as_json=self.json)
+        render.show(summary(prepared, self.sample), as_json=self.json)
         if self.verify:
             if wrong := prepared.verify():
                 raise UserError(
@@ -154,38 +151,6 @@ class DataShowCommand(Command, name="data show"):
                     f"moejax data prepare with the same settings to recreate them."
                 )
             say(f"{len(prepared.manifest.shards):,} shards match their hashes")
-
-
-def _summary(prepared: PreparedSet, sample: int, skipped: dict[str, Any], *, decode: bool = False) -> Result:
-    manifest = prepared.manifest
-    whole = Column("", ",")
-    columns = [Column("split"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]
-    rows = [
-        [
-            name,
-            split.documents,
-            split.bytes or "unknown",
-            split.tokens,
-            split.bytes / split.tokens if split.bytes else None,
-        ]
-        for name, split in (("train", manifest.train), ("validation", manifest.validation))
-    ]
-    notes = [
-        f"tokenizer {manifest.tokenizer.name}, {manifest.tokenizer.vocab_size:,} tokens",
-        f"unigram entropy {manifest.unigram_entropy:.4f} nats/token; {len(manifest.shards):,} shards",
-        f"SHA-256 of the text {manifest.sha256}",
-    ]
-    if manifest.corrupt.records:
-        lost = f"{manifest.corrupt.records:,} corrupt records, and {manifest.corrupt.bytes:,} further bytes"
-        notes += [f"left out: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
-    text = prepared.tokenizer.decode(prepared.split("validation").read(0, sample)) if sample or decode else ""
-    if sample:
-        notes += [f"the first {sample} held-out tokens:", *text.splitlines()]
-    return Result(
-        tables=[Table(manifest.source, (*columns, Column("bytes/token", ".3f")), rows)],
-        notes=notes,
-        data={**dump(manifest), "shards": len(manifest.shards), "sample": text, **skipped},
-    )
 
 
 def _cores() -> int:

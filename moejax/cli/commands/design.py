@@ -32,15 +32,12 @@ from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.quantities import parse
 from moejax.ranges import NotNegative, whole
 from moejax.say import say
-from moejax.wording import command, listed
+from moejax.wording import command
 
 if TYPE_CHECKING:
     from moejax.design.constraint import Constraint
-    from moejax.design.decide import DesignResult
     from moejax.design.measures import CostAssumptions
     from moejax.design.problem import Problem
-    from moejax.fit.fit_result import FitResult
-    from moejax.laws.law import Published
     from moejax.result import Result
 
 EXAMPLE = """\
@@ -196,12 +193,21 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE")
             say(f"To plan its training, run {plan}")
         if self.out:
-            self._draw_compute(known, decision)
+            # The import of figures is slow, and few designs are drawn.
+            from moejax.report.designs import draw_compute
+
+            read = None
+            if self.runs and isinstance(known, FitResult):
+                read = self.read(self.runs, type(law), usual=known.reading, quiet=True)
+            draw_compute(self.out, decision, known, read, Path(self.law), self.level)
         result = self._with_assumptions(summary(name, decision), {type(law).__name__: problem})
         if isinstance(known, FitResult) or decision.built is None:
             result = with_extrapolation(result, "The optimum over sizes lies", beyond(known, decision.optimum))
         if isinstance(known, FitResult):
-            result = replace(result, warnings=[*_unknown(known, decision), *result.warnings])
+            # The import takes time, and published laws do not need it.
+            from moejax.fit.summary import without_intervals
+
+            result = replace(result, warnings=[*without_intervals(known, decision.intervals), *result.warnings])
         if self.chips:
             result = with_chips(result, on_chips(decision, self.chips), problem.assumptions)
         return result
@@ -264,35 +270,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         result = with_extrapolation(landscape_summary(label, optima), "The designs lie", far)
         return self._with_assumptions(result, {type(law).__name__: problem})
 
-    def _draw_compute(self, known: FitResult | Published, decision: DesignResult) -> None:
-        """Write the figure of loss against compute, with the runs of a fit or, without a fit, the design's
-        proportions.
-        """
-        # The import of figures is slow, and few designs are drawn.
-        from moejax.fit.fit_result import FitResult
-        from moejax.report.figures import compute
-        from moejax.report.figures.figure import FigureInputs, write_figure
-        from moejax.report.fit_report import fitted_runs
-
-        assert self.out is not None
-        read, optimum = None, decision.optimum
-        if isinstance(known, FitResult):
-            read = (
-                self.read(self.runs, type(known.law), usual=known.reading, quiet=True)
-                if self.runs
-                else fitted_runs(known, Path(self.law))
-            )
-        design = optimum.problem.space.candidate(optimum.values).design if read is None else read.runs.design
-        loss = None if read is None else read.runs.loss
-        law = known if isinstance(known, FitResult) else known.law
-        try:
-            flops = optimum.values.get("flops")
-            table = compute.compute_table(law, design, loss, flops=flops, level=self.level)
-        except UserError:
-            return  # Only laws that predict the loss have this figure.
-        drawn = FigureInputs(table=table)
-        write_figure(self.out, "loss-vs-compute", lambda: compute.loss_vs_compute(drawn), ("png", "pdf"))
-
     def _draw(self, name: str, draw: Callable[[Path], None]) -> None:
         assert self.out is not None
         with atomic_write(self.out / name) as partial:
@@ -353,26 +330,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
                 "Nothing constrains the design; give a budget, such as --flops 1e24 or --chips 512 --days 30."
             )
         return tuple(constraints)
-
-
-def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
-    """Return the reasons why quantities of the optimum have no interval: the fit did not converge or does not determine
-    them.
-    """
-    from moejax.interval import OPEN
-
-    if not fit.converged:
-        return [
-            "The search of this fit did not converge, so its optimum has no intervals, and another search may find "
-            "another optimum."
-        ]
-    if fit.not_determined and (names := [name for name, one in decision.intervals.items() if one is OPEN]):
-        what = f"{listed(names)} of the optimum depend{'s' if len(names) == 1 else ''}"
-        return [
-            f"{what} on coefficients that the runs do not determine ({', '.join(fit.not_determined)}). Other "
-            f"coefficients that fit equally well give another optimum."
-        ]
-    return []
 
 
 def _range(text: str, option: str) -> tuple[str, float, float]:

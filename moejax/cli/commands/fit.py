@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +30,7 @@ from moejax.say import say
 from moejax.wording import listed
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from moejax.fit.answers import Asked
-    from moejax.fit.fit_result import FitResult
     from moejax.result import Result
 
 EXAMPLE = """\
@@ -249,11 +247,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         import numpy as np
 
         from moejax.fit.answers import Answers, ReadAs, answer
-        from moejax.fit.chain import chain, with_loss_design
-        from moejax.fit.search.fit_law import fit_law
+        from moejax.fit.chain import fit_chain, with_loss_design
         from moejax.fit.selection import held_out_runs, holdout
         from moejax.fit.summary import summary
-        from moejax.fit.uncertainty.covariance import with_uncertainty
         from moejax.laws.scores.chained_law import chained_law
         from moejax.report.fit_files import write_fit
 
@@ -269,20 +265,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 say(note)
         read = replace(scores, runs=with_loss_design(losses.runs, losses.rows, scores.runs, scores.rows))
         how, splits = {"covariance": asked.covariance, "by": self.by}, self.splits(read, self.seed)
-        options = self.how()
+        both, options = ((loss_law, losses), (score_law, scores)), self.how()
         with out_folder(self.out), progress() as show:
-
-            def fitted(without: np.ndarray) -> FitResult:
-                """Return the chain of both laws, fitted without the given score rows."""
-                of_loss, of_score = (
-                    with_uncertainty(fit_law(law, runs, progress=show, **options), runs, **how, dropped=one.dropped)
-                    for law, one, runs in (
-                        (loss_law, losses, losses.runs.only(~np.isin(losses.rows, scores.rows[without]))),
-                        (score_law, scores, scores.runs.only(~without)),
-                    )
-                )
-                return chain(of_loss, of_score, read.runs.only(~without))
-
+            fitted = functools.partial(fit_chain, *both, read.runs, how=how, progress=show, **options)
             result, predicted = fitted(np.zeros(len(read.runs), bool)), None
             known = Answers(
                 notes=tuple(dict.fromkeys((*scores.notes, *losses.notes))),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moejax.cli.options import Command, argument, local, option
 from moejax.errors import UserError
@@ -17,54 +15,10 @@ from moejax.json_text import json_text
 from moejax.say import say
 from moejax.wording import command, says
 
-if TYPE_CHECKING:
-    from moejax.huggingface.conversion import Converted
-
 EXAMPLE = """\
   moejax init
   moejax init mine --json
   moejax init --from Mixtral-8x7B-v0.1 continued"""
-
-LONGEST = 4096
-"""Maximum sequence length of a config that ``--from`` writes, in tokens."""
-
-CONTINUED = '''\
-"""Continue the training of {title}, a {family} checkpoint.
-
-Command:  moejax train --config={config} --config.recipe.data.source=TEXTS --exportable hf:{family} --out runs/{name}
-Recipe:   a learning rate far below the pretraining rate, which limits forgetting. Mix in text like the pretraining
-          text, and compare `moejax eval` before and after.
-"""
-
-from pathlib import Path
-
-from ml_collections import ConfigDict
-
-WEIGHTS = Path(__file__).parent.parent / "weights" / "{name}"
-
-
-def get_config() -> ConfigDict:
-    """Return the training run."""
-    config = ConfigDict()
-    config.name = "{name}"
-    config.architecture = dict(
-{architecture}
-    )
-    config.recipe = dict(
-        budgets_tokens=[{budget}],
-        batch_tokens={batch},
-        data=dict(
-            source="python_stdlib",  # for a trial; replace it with a folder, a file, hf:NAME or a prepared dataset
-            tokenizer={tokenizer},
-            sequence_length={length},
-        ),
-        initial_weights=dict(source=str(WEIGHTS)),
-        optimizer=dict(learning_rate=1e-5, warmup_tokens={warmup}),
-        mesh=dict(data=1, fsdp=-1),  # parameters over all devices
-        runtime=dict(compute_dtype="{dtype}", remat="attn_out+moe_gate_up"),
-    )
-    return config
-'''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +74,7 @@ class InitCommand(Command, name="init"):
         from moejax.cli.out_folder import out_folder
         from moejax.cli.progress import progress
         from moejax.huggingface.checkpoint import read_config
+        from moejax.huggingface.continued_config import continued_config
         from moejax.huggingface.conversion import from_huggingface
 
         _, options = read_config(source)
@@ -133,7 +88,7 @@ class InitCommand(Command, name="init"):
         with out_folder(config.absolute().parent, shared=True), atomic_write(config) as partial:
             with out_folder(weights.absolute().parent, shared=True), progress() as show:
                 done = from_huggingface(source, weights, progress=show)
-            text = _continued(done, options, title=title, name=name, config=str(config))
+            text = continued_config(done, options, title=title, name=name, config=str(config))
             partial.write_text(text, encoding="utf-8")
         if self.json:
             print(json_text({"written": [str(config), str(weights)], "kept": [], "changed": []}))
@@ -145,32 +100,3 @@ class InitCommand(Command, name="init"):
             say(f"! Change the config before training continues: {fault}")
         words = ("moejax", "train", f"--config={config}", "--config.recipe.data.source=TEXTS")
         say(f"next: {command(*words, '--out', f'runs/{name}')}", file=sys.stdout)
-
-
-def _in_docstring(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode().replace("\\", "/").replace('"', "'")
-
-
-def _continued(done: Converted, options: dict[str, object], *, title: str, name: str, config: str) -> str:
-    from moejax.config import dump
-
-    architecture = done.architecture
-    defaults = {field.name: field.default for field in dataclasses.fields(architecture)}
-    settings = {field: value for field, value in dump(architecture).items() if value != defaults[field]}
-    longest = options.get("max_position_embeddings")
-    length = min(longest, LONGEST) if isinstance(longest, int) and longest > 1 else LONGEST
-    batch = max(2**20 // length, 1) * length
-    stored = options.get("dtype") or options.get("torch_dtype")
-    return CONTINUED.format(
-        title=_in_docstring(title),
-        family=done.family,
-        config=_in_docstring(config),
-        name=name,
-        architecture="\n".join(f"        {field}={value!r}," for field, value in settings.items()),
-        budget=2**10 * batch,
-        batch=batch,
-        warmup=16 * batch,
-        tokenizer='str(WEIGHTS / "tokenizer.json")' if "tokenizer.json" in done.files else "None",
-        length=length,
-        dtype="bfloat16" if stored == "bfloat16" else "float32",
-    )

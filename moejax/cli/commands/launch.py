@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from moejax.cli.options import REQUIRED, option
 from moejax.cli.progress import progress_display
@@ -49,6 +49,9 @@ def _variable(text: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(StudyOptions):
     """Options and submission code shared by all engines."""
+
+    RECORDED_AS: ClassVar[str] = ""
+    """Name of the engine in the study's record of launches; empty if the engine writes the record itself."""
 
     out: str | None = option(
         None,
@@ -141,15 +144,14 @@ class LaunchOptions(StudyOptions):
 
     def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
         from moejax.study.run import materialise_at
+        from moejax.study.status import write_launch
 
         materialise_at(study, out, getattr(engine, "mount", None))
         ids = engine.submit(tasks)
-        self.record(out, ids)
+        if self.RECORDED_AS:
+            write_launch(out, self.RECORDED_AS, ids)
         _say(f"{counted(len(ids), 'training')} submitted: {some(list(ids.values()))}")
         _say(f"their progress: {command('moejax', 'study', 'status', out)}")
-
-    def record(self, out: str, ids: dict[str, str]) -> None:
-        """Record the submitted training runs in the study's folder."""
 
     def _not_done(self, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
         """Return the unfinished training runs; all runs if the folder is unreachable and nothing is submitted."""
@@ -178,13 +180,19 @@ class LaunchOptions(StudyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmCommand(LaunchOptions, name="launch slurm"):
-    """Submit jobs to Slurm through submitit."""
+class GpuOptions(LaunchOptions):
+    """Options of engines with machines of several GPUs."""
 
     chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs per node", metavar="N")
     nodes: Annotated[int, whole(1, 100_000)] | None = option(
         None, "nodes per training run (default: the fewest with enough memory)", metavar="N"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmCommand(GpuOptions, name="launch slurm"):
+    """Submit jobs to Slurm through submitit."""
+
     cores: Annotated[int, whole(1, 100_000)] | None = option(
         None, "cores per process (default: 1; with chips, 8)", metavar="N"
     )
@@ -203,7 +211,8 @@ class SlurmCommand(LaunchOptions, name="launch slurm"):
     wait: bool = option(False, "wait until all jobs have ended, and write the run table", needs=("submit",))
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        from moejax.study.engines import SlurmOptions, slurm
+        from moejax.study.engines import slurm
+        from moejax.study.slurm import SlurmOptions
 
         return slurm(settings_of(SlurmOptions, self), study, out)
 
@@ -231,6 +240,8 @@ class SlurmCommand(LaunchOptions, name="launch slurm"):
 class GkeCommand(LaunchOptions, name="launch gke"):
     """Submit JobSets on TPU slices to Google Kubernetes Engine."""
 
+    RECORDED_AS = "gke"
+
     topology: str | None = option(
         None, "slice of every training run (default: the smallest with enough memory)", metavar="CHIP:AxBxC"
     )
@@ -247,24 +258,17 @@ class GkeCommand(LaunchOptions, name="launch gke"):
     )
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        from moejax.study.engines import GkeOptions, gke
+        from moejax.study.engines import gke
+        from moejax.study.gke import GkeOptions
 
         return gke(settings_of(GkeOptions, self), study, out)
 
-    def record(self, out: str, ids: dict[str, str]) -> None:
-        from moejax.study.status import write_launch
-
-        write_launch(out, "gke", ids)
-
 
 @dataclass(frozen=True, kw_only=True)
-class SkyCommand(LaunchOptions, name="launch sky"):
+class SkyCommand(GpuOptions, name="launch sky"):
     """Submit managed jobs to SkyPilot."""
 
-    chips_per_node: Annotated[int, whole(1, 1_024)] = option(8, "number of GPUs per node", metavar="N")
-    nodes: Annotated[int, whole(1, 100_000)] | None = option(
-        None, "nodes per training run (default: the fewest with enough memory)", metavar="N"
-    )
+    RECORDED_AS = "sky"
     topology: str | None = option(None, "TPU slice (default: the smallest with enough memory)", metavar="CHIP:AxBxC")
     infra: str | None = option(None, "cloud[/region[/zone]] (default: SkyPilot's choice)", metavar="CLOUD")
     again: bool = option(False, "also submit training runs whose SkyPilot jobs have not ended")
@@ -275,14 +279,10 @@ class SkyCommand(LaunchOptions, name="launch sky"):
     )
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
-        from moejax.study.engines import SkyOptions, sky
+        from moejax.study.engines import sky
+        from moejax.study.sky import SkyOptions
 
         return sky(settings_of(SkyOptions, self), study, out)
-
-    def record(self, out: str, ids: dict[str, str]) -> None:
-        from moejax.study.status import write_launch
-
-        write_launch(out, "sky", ids)
 
     def not_submitted(self, out: str, tasks: list[Task], states: dict[str, str]) -> list[Task]:
         from moejax.study.status import launched

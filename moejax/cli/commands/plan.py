@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -13,10 +12,8 @@ from moejax.cli.options import REQUIRED, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress, waiting
 from moejax.cli.shared import ConfigOptions
-from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write
-from moejax.quantities import format_bytes
 from moejax.ranges import NotNegative, whole
 from moejax.stored import write_json
 
@@ -81,8 +78,14 @@ class PlanCommand(ConfigOptions, name="plan"):
         from moejax.plan import process
         from moejax.plan.analytic_estimate import analytic_estimate
         from moejax.plan.plan import check_plan
-        from moejax.plan.search import ranked, search
-        from moejax.plan.summary import estimate_summary, estimated_search_summary, search_summary, summary
+        from moejax.plan.search import ranked, remedies, search
+        from moejax.plan.summary import (
+            estimate_summary,
+            estimated_search_summary,
+            search_summary,
+            summary,
+            too_large,
+        )
         from moejax.plan.topology import check_compiler, parse
         from moejax.report import render
 
@@ -115,42 +118,24 @@ class PlanCommand(ConfigOptions, name="plan"):
                 write_json(self.out / "plan.json", result.data)
         render.show(result, as_json=self.json)
         if not plans[0].fits:
-            raise UserError(_too_large(plans[0], training, topology))
+            with progress() as show:
+                fitting = remedies(training, topology, process.plan, progress=show)
+            raise UserError(too_large(plans[0], fitting))
 
     def _training(self) -> Training:
         from moejax.cli.config_file import load
+        from moejax.plan.topology import slice_mesh
         from moejax.train.training import Training, choose_hyperparameters
 
         training = choose_hyperparameters(load(Training, self.config, self.overrides)).training
         recipe = training.recipe
         if self.mesh is not None:
-            recipe = replace(recipe, mesh=replace(recipe.mesh, **_slice_mesh(self.mesh)))
+            recipe = replace(recipe, mesh=replace(recipe.mesh, **slice_mesh(self.mesh)))
         if self.remat is not None:
             recipe = replace(recipe, runtime=replace(recipe.runtime, remat=self.remat))
         if self.microbatches:
             recipe = replace(recipe, microbatches=self.microbatches)
         return replace(training, recipe=recipe)
-
-
-def _slice_mesh(text: str) -> dict[str, int]:
-    """Return the sizes of all mesh axes of a slice, given the named axes."""
-    from moejax.sharding import MESH_AXES
-
-    sizes: dict[str, int] = {}
-    for word in text.split(","):
-        axis, _, size = word.strip().partition("=")
-        if axis not in MESH_AXES:
-            raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
-        if not re.fullmatch("-?[0-9]{1,9}", size):
-            raise UserError(
-                f"--mesh {word.strip()!r} has no size; write {axis}=8, or {axis}=-1 for the remaining devices."
-            )
-        if axis in sizes:
-            raise UserError(f"--mesh {text!r} names {axis} twice; give each axis one size.")
-        sizes[axis] = int(size)
-    # Unnamed axes have size 1. ``data`` takes the rest if no named axis does.
-    data = 1 if -1 in sizes.values() or len(sizes) > 1 else -1
-    return {**dict.fromkeys(MESH_AXES, 1), "data": data, **sizes}
 
 
 def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
@@ -167,26 +152,3 @@ def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
                 with atomic_write(out / text.name) as partial:
                     shutil.copyfile(text, partial)
             return plan
-
-
-def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
-    from moejax.plan import process
-    from moejax.plan.search import remedies
-    from moejax.plan.summary import excess
-
-    with progress() as show:
-        fitting = remedies(training, topology, process.plan, progress=show)
-    memory = plan.memory
-    parts = (
-        f"parameters {format_bytes(memory.parameters, 3)}, optimizer {format_bytes(memory.optimizer_state, 3)}, "
-        f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
-    )
-    what = f"{excess(plan).removesuffix('.')} ({parts})."
-    if not fitting:
-        return f"{what} No candidate that was tried fits; use more or larger chips, or a smaller batch."
-    lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in fitting]
-    return f"{what} These were tried and fit:\n" + "\n".join(lines)
-
-
-def _at(plan: Plan) -> str:
-    return f", {plan.mfu:.0%} MFU by the roofline" if plan.roofline else ""

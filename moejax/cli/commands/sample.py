@@ -9,7 +9,6 @@ from typing import Annotated
 
 from moejax.cli.options import Command, argument, option
 from moejax.cli.shared import Seed
-from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.ranges import whole
 from moejax.wording import printable
@@ -38,36 +37,20 @@ class SampleCommand(Command, name="sample"):
     dtype: str = option("float32", "data type of the computation", choices=("float32", "bfloat16"))
 
     def run(self) -> None:
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
-
-        from moejax.data.tokenizer import BytesTokenizer, prompt_tokens
-        from moejax.evaluation.load_model import load_model
-        from moejax.model.generate import Sampling, generate
-        from moejax.model.runtime import Runtime
+        from moejax.evaluation.sample import continuations
+        from moejax.model.generate import Sampling
 
         sampling = Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
-        sampling.check()
-        model = load_model(Path(self.model), self.tokenizer)
-        weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
-        prompt = prompt_tokens(tokenizer, self.prompt.encode(), model.first_token)
-        if prompt is None:
-            raise UserError("The tokenizer cannot encode this prompt; give plain text.")
-        rows = generate(
-            weights.architecture,
-            Runtime(compute_dtype=self.dtype),
-            weights.params,
-            jnp.asarray(np.tile(np.array(prompt, np.int32), (self.samples, 1))),
-            jax.random.key(self.seed),
+        texts = continuations(
+            Path(self.model),
+            self.prompt,
+            self.samples,
+            sampling,
             tokens=self.tokens,
-            sampling=sampling,
-            expert_bias=weights.expert_bias,
+            seed=self.seed,
+            tokenizer=self.tokenizer,
+            dtype=self.dtype,
         )
-        texts = []
-        for row in np.asarray(rows):
-            ends = (row == tokenizer.end_of_document).nonzero()[0]
-            texts.append(tokenizer.decode(row[: ends[0]] if len(ends) else row))
         if self.json:
             print(json_text({"prompt": self.prompt, "continuations": texts}))
             return
