@@ -26,9 +26,9 @@ from moejax.study.compute_optimum import ComputeOptimum, family
 from moejax.wording import counted
 
 if TYPE_CHECKING:
-    from moejax.fit.score_links import ScoreLink
     from moejax.interval import Interval
     from moejax.study.analysis import HeldOutCheck
+    from moejax.study.score_links import ScoreLink
     from moejax.study.stages import StageResult
 
 BEST, BRIEF_BEST = 12, 6

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.fit.runs import Runs, budgets
-from moejax.fit.sweeps.isoflop_curves import LEVEL, power_through
 from moejax.float64 import float64
 from moejax.json_text import finite
 from moejax.laws.budget.allocation import Allocation
 from moejax.laws.budget.hyperparameters import Hyperparameters
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
+from moejax.papers.isoflop_optima import LEVEL, power_through
 from moejax.result import Column, Table
 
 if TYPE_CHECKING:

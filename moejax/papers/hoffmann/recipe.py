@@ -22,10 +22,12 @@ from numpy.polynomial import polynomial
 
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, budgets, close_budgets
-from moejax.fit.sweeps.budget_losses import MIXTURES, NEAR_LOSS
-from moejax.fit.sweeps.isoflop_curves import (
+from moejax.fit.sweeps.budget_losses import LEAST_SIZES, MIXTURES, NEAR_LOSS
+from moejax.interval import in_percent
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import known
+from moejax.papers.isoflop_optima import (
     LEAST_BUDGETS,
-    LEAST_SIZES,
     SHOWN,
     IsoflopOptimum,
     Parabola,
@@ -34,9 +36,6 @@ from moejax.fit.sweeps.isoflop_curves import (
     trends_of,
     vertex,
 )
-from moejax.interval import in_percent
-from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import known
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
 from moejax.wording import some
