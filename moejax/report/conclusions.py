@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moejax.fit.curves.annealed import LEVEL, AnnealedErrors
+from moejax.curves.annealed import LEVEL, AnnealedErrors
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import (
     Findings,

@@ -10,9 +10,9 @@ import pandas as pd
 from moejax import run_table
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.curves.annealed import AnnealedLoss, AnnealedLosses, LeftOut
+from moejax.curves.read_curves import LossCurve
 from moejax.data.corpus import read_summary
-from moejax.fit.curves.annealed import AnnealedLoss, AnnealedLosses, LeftOut
-from moejax.fit.curves.read_curves import LossCurve
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import runs_from
 from moejax.fit.search.objective import Huber

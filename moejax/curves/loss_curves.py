@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from moejax.curves.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
 from moejax.errors import UserError
-from moejax.fit.curves.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import Search, fit_law
 from moejax.fit.search.objective import outputs

@@ -10,8 +10,7 @@ import pytest
 from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
-from moejax.errors import UserError
-from moejax.fit.curves.loss_curves import (
+from moejax.curves.loss_curves import (
     annealed_loss,
     curve_law,
     fit_curves,
@@ -20,7 +19,8 @@ from moejax.fit.curves.loss_curves import (
     predict_curve,
     reach_beyond,
 )
-from moejax.fit.curves.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.curves.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart
