@@ -11,7 +11,6 @@ from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
 from moejax.curves.loss_curves import (
-    annealed_loss,
     curve_law,
     fit_curves,
     held_out_curve,
@@ -80,8 +79,8 @@ def test_a_draw_is_never_a_point_whatever_number_of_stretches_is_asked_for():
 
 def test_the_loss_of_a_branch_is_predicted_from_its_trunk_with_a_range(noisy):
     trunk, branch = curve("constant"), curve("wsd")
-    decay = branch.rates[int(0.8 * STEPS) :]
-    found = annealed_loss(noisy, trunk, int(0.8 * STEPS), decay)
+    whole = np.concatenate([trunk.rates[: int(0.8 * STEPS)], branch.rates[int(0.8 * STEPS) :]])
+    found = predict_curve(noisy, whole, np.array([len(whole)])).iloc[-1]
     assert found["low"] < branch.loss[-1] < found["high"]
     assert found["loss"] < trunk.loss[-1] - 0.02
     assert found["high"] - found["low"] < 0.05

@@ -1,5 +1,6 @@
 """A study folder as training leaves it, written by code: losses from a known law, nothing trained."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -272,4 +273,5 @@ def _fit(law, found: Metrics) -> FitResult:
         data_hash="0" * 16,
         seed=0,
         versions={"moejax": "0"},
+        noise=found.rmse_log * np.sqrt(found.runs / max(found.runs - len(dataclasses.fields(law)), 1)),
     )
