@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fit"))
 from known_curves import STEPS, TRUTH, curve, curves, rates  # pyright: ignore[reportMissingImports]
 
 from moejax.cli.process import compile_quickly
-from moejax.fit.curves.loss_curves import fit_curves, losses_at, predict_curve
-from moejax.fit.curves.read_curves import runs_of
+from moejax.curves.loss_curves import fit_curves, losses_at, predict_curve
+from moejax.curves.read_curves import runs_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START
 from moejax.fit.search.starts import WarmStart

@@ -10,9 +10,9 @@ from moejax.api.commands import speedup as speedup
 from moejax.api.commands import train as train
 from moejax.api.report import report as report
 from moejax.architecture import Architecture as Architecture
+from moejax.curves.loss_curves import fit_curves as fit_curves
+from moejax.curves.read_curves import read_curves as read_curves
 from moejax.design.decide import design as design
-from moejax.fit.curves.loss_curves import fit_curves as fit_curves
-from moejax.fit.curves.read_curves import read_curves as read_curves
 from moejax.fit.fit import fit as fit
 from moejax.fit.fit_result import FitResult as FitResult
 from moejax.fit.tables.read_runs import read_runs as read_runs

@@ -169,3 +169,29 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 def _below(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
+
+
+def restored(hint: Any, plain: Any, where: str) -> Any:
+    """Convert plain data to a type, as ``convert`` does, but read null numbers as NaN.
+
+    Dataclasses may restore themselves with a method ``from_json``. Entries without a field are ignored.
+
+    Raises:
+      UserError: a value has another type; a missing entry raises ``TypeError``.
+    """
+    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
+    if hint is float and plain is None:
+        return float("nan")
+    if origin is types.UnionType and kinds[1:] == (type(None),):
+        return None if plain is None else restored(kinds[0], plain, where)
+    if origin is tuple and kinds[-1] is ...:
+        return tuple(restored(kinds[0], one, f"{where}[{i}]") for i, one in enumerate(convert(list, plain, where)))
+    if origin is Mapping:
+        return {name: restored(kinds[1], one, f"{where}.{name}") for name, one in convert(dict, plain, where).items()}
+    if (read := getattr(hint, "from_json", None)) is not None:
+        return read(plain)
+    if not dataclasses.is_dataclass(hint):
+        return convert(hint, plain, where)
+    hints, entries = typing.get_type_hints(hint), convert(dict, plain, where)
+    known = {name: restored(hints[name], one, f"{where}.{name}") for name, one in entries.items() if name in hints}
+    return hint(**known)

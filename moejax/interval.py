@@ -29,7 +29,7 @@ class Interval:
     high: float
     deviation: float
     """Standard deviation."""
-    undefined: float
+    undefined: float = 0.0
     """Share of resamples without a finite answer."""
 
     @property
@@ -61,7 +61,7 @@ class Interval:
 
 UNKNOWN = Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)
 """Interval if no answer is finite."""
-OPEN = Interval(low=-np.inf, middle=np.nan, high=np.inf, deviation=np.nan, undefined=0.0)
+OPEN = Interval(low=-np.inf, middle=np.nan, high=np.inf, deviation=np.nan)
 """Interval if the runs do not constrain an answer."""
 
 

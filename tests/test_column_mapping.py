@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from moejax.cli.shared import pairs
+from moejax.curves.read_curves import read_curves
 from moejax.errors import UserError
 from moejax.experimental_design.propose import candidates_of
-from moejax.fit.curves.read_curves import read_curves
 from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.dense.chinchilla import Chinchilla
 from moejax.run_sources.column_mapping import save_mapping, saved_mapping

@@ -52,13 +52,14 @@ MAY_IMPORT = {
     "huggingface": {"huggingface", "weights", "model", "routing"} | BASE,
     "evaluation": {"evaluation", "huggingface", "train", "weights", "data", "model", "routing", "kernels"} | BASE,
     "fit": {"fit", "laws"} | BASE,
+    "curves": {"curves", "fit", "laws"} | BASE,
     "design": {"design", "laws"} | BASE,
     "experimental_design": {"experimental_design", "fit", "design", "laws"} | BASE,
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws", "kernels"} | BASE,
     "plan": {"plan", "train", "data", "model", "kernels", "laws"} | BASE,
-    "study": {"study", "plan", "evaluation", "train", "data", "fit", "laws", "model", "weights"} | BASE,
-    "report": {"report", "experimental_design", "plan", "study", "train", "fit", "design", "laws"} | BASE,
+    "study": {"study", "plan", "evaluation", "train", "data", "curves", "fit", "laws", "model", "weights"} | BASE,
+    "report": {"report", "experimental_design", "plan", "study", "train", "curves", "fit", "design", "laws"} | BASE,
     "explorer": {"explorer", "fit", "design", "laws"} | BASE,
     "papers": {"papers", "report", "evaluation", "fit", "model", "data", "laws"} | BASE,
     "cli": {
@@ -76,7 +77,7 @@ MAY_IMPORT = {
         "data",
         "design",
     }
-    | {"experimental_design", "fit", "model", "routing", "laws"}
+    | {"experimental_design", "curves", "fit", "model", "routing", "laws"}
     | BASE,
     "api": {"api", "papers", "report", "experimental_design", "plan", "study", "train", "fit", "laws"} | BASE,
     "reference": {"reference", "papers", "report", "study", "train", "laws"} | BASE,

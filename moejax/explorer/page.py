@@ -226,7 +226,7 @@ def _uncertainty(fit: FitResult) -> dict[str, Any]:
         "axes": [[float(axis.get(name, 0.0)) * float(values[name]) for name in order] for axis in stored.axes],
         "deviations": list(stored.deviations),
         "leverages": [np.reshape(rows, (-1, len(stored.axes))).tolist() for rows in stored.leverages],
-        "scatter": float(fit.scatter),
+        "scatter": float(fit.noise),
         "degrees_of_freedom": float(stored.degrees_of_freedom),
     }
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from moejax.config import restored
 from moejax.errors import UserError
-from moejax.fit.fit_result import FitResult, restored
+from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import RESAMPLED
 from moejax.fit.selection.held_out_runs import TestedRuns
 from moejax.fit.selection.holdout import HeldOut, SplitErrors, pooled, split_errors

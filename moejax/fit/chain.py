@@ -92,8 +92,8 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
         aicc=loss_fit.aicc + score_fit.aicc,
         bic=loss_fit.bic + score_fit.bic,
         metrics=metrics(law, runs, score_fit.output),
-        noise=score_fit.scatter,
-        loss_scatter=loss_fit.scatter,
+        noise=score_fit.noise,
+        loss_scatter=loss_fit.noise,
         uncertainty=_both(loss_fit, score_fit, (loss_fit.uncertainty, score_fit.uncertainty)),
     )
 
@@ -102,7 +102,7 @@ def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Un
     """Return the concatenated uncertainty axes of two independent fits."""
     known = all(one.axes for one in each)
     # Each fit measures steps along its axes in units of its own scatter. Convert them to a common unit.
-    sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in (loss_fit, score_fit)]
+    sizes = [fit.noise if fit.noise > 0 else 1.0 for fit in (loss_fit, score_fit)]
     axes = [
         {name: step * size for name, step in axis.items()}
         for one, size in zip(each, sizes, strict=True)

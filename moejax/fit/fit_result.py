@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import math
 import re
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from moejax.config import build, convert
+from moejax.config import build, restored
 from moejax.errors import UserError
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.objective import PENALTIES, Huber, Penalty, outputs
@@ -42,12 +41,11 @@ from moejax.fit.uncertainty.undetermined import Probes, apart, coefficients_alon
 from moejax.float64 import float64
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
-from moejax.laws import CURVE_LAWS, LAWS, formula_law
+from moejax.laws import CURVE_LAWS, stored_law
 from moejax.laws.design import Design, design_from, known, value_of
-from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law, coefficients, require_inputs, without_effect
 from moejax.laws.predict import predict as predict_one
-from moejax.laws.scores.chained_law import ChainedLaw, chained_law
+from moejax.laws.scores.chained_law import ChainedLaw
 from moejax.result import (
     LOW_HIGH,
     NOT_DETERMINED,
@@ -132,10 +130,10 @@ class FitResult(Plotted):
     data_hash: str
     seed: int
     versions: dict[str, str]
+    noise: float
+    """Robust standard deviation of log loss around the fit, corrected for the degrees of freedom."""
     uncertainty: Uncertainty | None = None
     """Ranges, covariance and omitted rows, so that the fit can be used without its runs; None if not computed."""
-    noise: float = math.nan
-    """Robust standard deviation of log loss around the fit, corrected for the degrees of freedom."""
     outliers: tuple[Outlier, ...] = ()
     """Outliers, in descending order of the residual."""
     undetermined: tuple[Mapping[str, float], ...] = ()
@@ -164,13 +162,6 @@ class FitResult(Plotted):
         return () if self.uncertainty is None else self.uncertainty.dropped
 
     @property
-    def scatter(self) -> float:
-        """``noise``, or the ordinary standard deviation of log loss around the fit for files without ``noise``."""
-        if math.isfinite(self.noise):
-            return self.noise
-        return self.metrics.rmse_log * math.sqrt(self.metrics.runs / self._degrees_of_freedom)
-
-    @property
     def free(self) -> int:
         """Number of fitted coefficients."""
         return len({*self.coefficients} - {*self.fixed, *self.without_effect})
@@ -185,13 +176,13 @@ class FitResult(Plotted):
     def _degrees_of_freedom(self) -> int:
         return left_by(self.metrics.runs, self.free)
 
-    def scatter_at(self, design: Design) -> Any:
-        """Return ``scatter`` for a design of arrays; a score chained to the loss includes the scatter of the loss."""
+    def noise_at(self, design: Design) -> Any:
+        """Return ``noise`` for a design of arrays; a score chained to the loss includes the noise of the loss."""
         if not isinstance(self.law, ChainedLaw):
-            return self.scatter
+            return self.noise
         with float64():
             moved = np.asarray(jax.vmap(self.law.elasticity)(design), np.float64)
-        return np.hypot(self.scatter, moved * self.loss_scatter)
+        return np.hypot(self.noise, moved * self.loss_scatter)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -231,7 +222,7 @@ class FitResult(Plotted):
         return {
             "schema": SCHEMA,
             **{f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in others},
-            "law": {**_named(cls), "coefficients": self.coefficients},
+            "law": {**stored_law.reference_to(cls), "coefficients": self.coefficients},
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
             "uncertainty": None if self.uncertainty is None else self.uncertainty.to_json(),
@@ -366,7 +357,7 @@ class FitResult(Plotted):
         """Return whether each number of a functional differs significantly between equally good laws (``apart``)."""
         if errors is None and self.uncertainty is not None:
             errors = self.uncertainty.spread(self.law, functional).errors
-        return apart(self.law, self.alternatives, functional, errors, self.scatter)
+        return apart(self.law, self.alternatives, functional, errors, self.noise)
 
     def spread(self, functional: Callable[[Any], Any], *, allow_few: bool = False) -> Spread:
         """Return the uncertainty of each number of a functional (flattened) from the fit's covariance. It is NaN, with
@@ -532,7 +523,7 @@ class FitResult(Plotted):
         if self.is_share:
             predicted = np.where(above, predicted, np.nan)
         by_coefficients = by_coefficients.without(unknown)
-        moved, left = np.square(by_coefficients.errors), np.square(self.scatter_at(new.design)) / weight
+        moved, left = np.square(by_coefficients.errors), np.square(self.noise_at(new.design)) / weight
         # Welch-Satterthwaite degrees of freedom of a sum of two estimated variances.
         total = np.maximum(moved + left, 1e-300)
         each = moved**2 / by_coefficients.degrees_of_freedom + left**2 / self._degrees_of_freedom
@@ -649,8 +640,8 @@ class FitResult(Plotted):
         if not self.converged:
             return ["Standard errors: none, because the search did not converge."]
         if not known.axes:
-            # A warning already gives the reason, except for files of an older moejax.
-            return [] if known.why_none else ["Standard errors: none, because these runs give no covariance."]
+            # A warning already gives the reason.
+            return []
         draws = f", {counted(known.draw_count, known.by)}" if known.draw_count else ""
         said = [f"Standard errors: {COVARIANCES[known.covariance]}{draws}."]
         if isinstance(penalty, Huber) and penalty.residual == "log" and self.noise > MEDIANS * penalty.delta:
@@ -723,32 +714,6 @@ def read_by_this_version(path: Path) -> Iterator[None]:
 _REMEDY = "fit again with moejax fit --out or FitResult.save, and do not edit coefficients by hand"
 
 
-def restored(hint: Any, plain: Any, where: str) -> Any:
-    """Convert plain data to a type, as ``moejax.config.convert`` does, but read null numbers as NaN.
-
-    Dataclasses may restore themselves with a method ``from_json``. Entries without a field are ignored.
-
-    Raises:
-      UserError: a value has another type; a missing entry raises ``TypeError``.
-    """
-    origin, kinds = typing.get_origin(hint), typing.get_args(hint)
-    if hint is float and plain is None:
-        return math.nan
-    if origin is types.UnionType and kinds[1:] == (type(None),):
-        return None if plain is None else restored(kinds[0], plain, where)
-    if origin is tuple and kinds[-1] is ...:
-        return tuple(restored(kinds[0], one, f"{where}[{i}]") for i, one in enumerate(convert(list, plain, where)))
-    if origin is Mapping:
-        return {name: restored(kinds[1], one, f"{where}.{name}") for name, one in convert(dict, plain, where).items()}
-    if (read := getattr(hint, "from_json", None)) is not None:
-        return read(plain)
-    if not dataclasses.is_dataclass(hint):
-        return convert(hint, plain, where)
-    hints, entries = typing.get_type_hints(hint), convert(dict, plain, where)
-    known = {name: restored(hints[name], one, f"{where}.{name}") for name, one in entries.items() if name in hints}
-    return hint(**known)
-
-
 def from_json(plain: Mapping[str, Any]) -> FitResult:
     """Restore a FitResult from ``FitResult.to_json``.
 
@@ -759,7 +724,10 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     special = ("law", "penalty", "uncertainty")
     hints = {name: hint for name, hint in typing.get_type_hints(FitResult).items() if name not in special}
     fields = {name: restored(hint, plain[name], name) for name, hint in hints.items() if name in plain}
-    law, stored = _law_of(plain["law"]), restored(Mapping[str, float], plain["law"]["coefficients"], "coefficients")
+    law, stored = (
+        stored_law.law_of(plain["law"]),
+        restored(Mapping[str, float], plain["law"]["coefficients"], "coefficients"),
+    )
     # Only coefficients without effect on the fitted output may be null; any other missing coefficient is an error.
     without = dict.fromkeys(without_effect(law, fields["output"]), math.nan)
     penalty = dict(plain["penalty"])
@@ -776,35 +744,6 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
 
 def _values(law: Law) -> list[Any]:
     return [*coefficients(law).values()]
-
-
-def _named(cls: type) -> dict[str, Any]:
-    """Return a reference to a law's class: its module and name, its formula, or the two laws of a chain."""
-    if issubclass(cls, ChainedLaw):
-        of_loss, of_score = cls.links
-        return {"loss_law": _named(of_loss), "score_law": _named(of_score)}
-    if issubclass(cls, FormulaLaw):
-        return formula_law.stored(cls)
-    return {"module": cls.__module__, "class": cls.__qualname__}
-
-
-def _law_of(named: Mapping[str, Any]) -> type:
-    if "loss_law" in named:
-        return chained_law(_law_of(named["loss_law"]), _law_of(named["score_law"]))
-    if "formula" in named:
-        return formula_law.from_stored(named)
-    module, name = named["module"], named["class"]
-    every = (*LAWS.values(), *CURVE_LAWS.values())
-    # Compare only file names of moejax's laws, so that a fit remains readable if a file moves to another package.
-    own, file = module.startswith("moejax.laws."), module.rpartition(".")[2]
-    for law in every:
-        there = law.__module__
-        moved = own and there.startswith("moejax.laws.") and there.rpartition(".")[2] == file
-        if law.__qualname__ == name and (there == module or moved):
-            return law
-    raise UserError(
-        f"The fitted law is {module}.{name}; only laws of moejax.laws and of installed packages are loaded from a file."
-    )
 
 
 def _penalty_name(penalty: Penalty) -> str:

@@ -203,14 +203,6 @@ def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"]
     return number.astype(np.int64), np.exp(means)
 
 
-def close_budgets(flops: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " budgets"]:
-    """Return budgets that may belong together: less than 25 % apart, or cut from one chain of FLOPs."""
-    number, means = budgets(flops)
-    least, most = (np.array([of(flops[number == one]) for one in range(len(means))]) for of in (np.min, np.max))
-    close = (means[1:] < WIDEST * means[:-1]) | (least[1:] <= SAME * most[:-1])
-    return means[np.append(close, False) | np.append(False, close)]
-
-
 def _narrow(levels: Float[np.ndarray, " levels"]) -> list[Float[np.ndarray, " part"]]:
     """Cut sorted logarithms into the fewest parts no wider than ``WIDEST``, with the least scatter within parts."""
     centred = levels - levels.mean()

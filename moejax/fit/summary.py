@@ -29,16 +29,12 @@ from moejax.wording import argument, listed, option_hint
 def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) -> Result:
     """Return the fit, its coefficients with standard errors and intervals at ``level``, and the requested answers."""
     answers, alone = answers or Answers(), fit.summary(level)
-    rmse, tested = fit.metrics.rmse_of(fit.output), answers.held_out_runs
+    tested = answers.held_out_runs
     return dataclasses.replace(
         alone,
         lead=lead(fit, answers),
         warnings=[
-            *(
-                holdout.warnings(answers.held_out, rmse, fit.output, tested and tested.outside)
-                if answers.held_out
-                else ()
-            ),
+            *(holdout.warnings(answers.held_out, fit.output, tested and tested.outside) if answers.held_out else ()),
             *(() if answers.sweeps is None else answers.sweeps.warnings),
             *alone.warnings,
         ],
@@ -127,7 +123,7 @@ def _five(value: float) -> str:
 
 def held_out(splits: Sequence[SplitErrors], together: Metrics | None = None, output: str = "loss") -> Table:
     """Return a table of each split's errors, and of the errors over all splits."""
-    rows = [[one.name, *_errors(one.errors), None if one.fitted is None else one.fitted.rmse] for one in splits]
+    rows = [[one.name, *_errors(one.errors), one.fitted.rmse] for one in splits]
     if together is not None:
         rows.append(["all of these", *_errors(together), None])
     columns = (

@@ -12,18 +12,18 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.starts import Starts
 from moejax.fit.selection.holdout import split_by
-from moejax.fit.stored_structure import with_structure
-from moejax.fit.sweeps import isoflop_curves, recipe_isoflop
 from moejax.fit.sweeps.budget_losses import MIXTURES
 from moejax.fit.tables.column_names import with_derived, with_our_names
 from moejax.fit.tables.dense_models import EXPERT_WORDS, MORE_THAN_DENSE
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.folder import one_set, write_text
 from moejax.laws.law import Law
+from moejax.papers.abnar import isoflop_budgets
 from moejax.papers.abnar.recipe import RESAMPLES
 from moejax.papers.abnar.recipe import abnar as fit_abnar
 from moejax.papers.chapter_002.domains import AGGREGATE, domain_laws, domains_of
 from moejax.papers.chapter_002.launch_check import launch_check as check_launch
+from moejax.papers.hoffmann import recipe as recipe_hoffmann
 from moejax.papers.plots import ALL
 from moejax.papers.tian import recipe as recipe_tian
 from moejax.papers.zhao import margins as zhao_margins
@@ -31,6 +31,7 @@ from moejax.papers.zhao import recipe as recipe_zhao
 from moejax.report import render
 from moejax.report.figures.figure import write_figure
 from moejax.report.plots import chosen, draw, inputs_of
+from moejax.report.stored_structure import with_structure
 from moejax.result import Result
 from moejax.run_table import DataFrame
 from moejax.say import StageCallback, say
@@ -41,11 +42,11 @@ STUDY_RECIPES = {"tian": recipe_tian.follow}
 INPUTS = {
     "zhao": zhao_margins.INPUTS,
     "tian": recipe_tian.INPUTS,
-    "abnar": isoflop_curves.INPUTS,
-    "isoflop": recipe_isoflop.INPUTS,
+    "abnar": isoflop_budgets.INPUTS,
+    "isoflop": recipe_hoffmann.INPUTS,
 }
 """Columns that each procedure without ``--law`` reads."""
-ISOFLOP_GROUPS = (recipe_isoflop.SIZE, *MIXTURES)
+ISOFLOP_GROUPS = (recipe_hoffmann.SIZE, *MIXTURES)
 """Further columns that distinguish the runs of a budget."""
 
 
@@ -114,7 +115,7 @@ def zhao(read: ReadRuns, hold_out: str, starts: Starts, resamples: int, how: Pro
 
 def isoflop(read: ReadRuns, how: ProcedureSettings) -> Result:
     """Fit the best size at each budget."""
-    return _written(recipe_isoflop.isoflop(read.runs, level=how.level).summary(), "isoflop", how.out)
+    return _written(recipe_hoffmann.isoflop(read.runs, level=how.level).summary(), "isoflop", how.out)
 
 
 def tian(read: ReadRuns, starts: Starts, how: ProcedureSettings, *, counts_flops: bool) -> Result:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moejax.fit.curves.annealed import LEVEL, AnnealedErrors
+from moejax.curves.annealed import LEVEL, AnnealedErrors
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import (
     Findings,
@@ -26,9 +26,9 @@ from moejax.study.compute_optimum import ComputeOptimum, family
 from moejax.wording import counted
 
 if TYPE_CHECKING:
-    from moejax.fit.score_links import ScoreLink
     from moejax.interval import Interval
     from moejax.study.analysis import HeldOutCheck
+    from moejax.study.score_links import ScoreLink
     from moejax.study.stages import StageResult
 
 BEST, BRIEF_BEST = 12, 6

@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 
 from moejax import table_file
-from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
-from moejax.errors import UserError
-from moejax.fit.curves.loss_curves import (
+from moejax.curves.loss_curves import (
     HeldOutCurve,
     knows_drops,
     predict_curve,
     reach_beyond,
 )
-from moejax.fit.curves.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only
+from moejax.curves.read_curves import LARGEST_RATE, LONGEST, Curves, constant_only
+from moejax.design.schedule import BestSchedule, best_schedule, check_horizon, final_loss
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, read_plain
 from moejax.fit.uncertainty.uncertainty import STANDARD
 from moejax.float64 import float64

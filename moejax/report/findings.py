@@ -10,9 +10,9 @@ import numpy as np
 
 from moejax import run_table
 from moejax.fit.runs import SAME, budgets
-from moejax.fit.stored_structure import stored_architecture
 from moejax.fit.tables.dense_models import EQUAL
 from moejax.json_text import finite
+from moejax.report.stored_structure import stored_architecture
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
 from moejax.train.directory import metrics

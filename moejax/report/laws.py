@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED, law_name
@@ -18,6 +19,9 @@ from moejax.laws.predict import AS_DENSE, beyond_in_words, law_and_constants, pr
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
 from moejax.wording import did_you_mean, told
+
+if TYPE_CHECKING:
+    from moejax.fit.fit_result import FitResult
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -169,7 +173,6 @@ def ask_fit(file: str, design: Design) -> Answer:
     """Return the prediction of a fitted law with its interval."""
     # Reading a fit imports the fitting code, which published laws do not need.
     from moejax.fit.fit_result import load_of_runs
-    from moejax.fit.uncertainty.estimates import range_in_words, range_of
     from moejax.laws.formula_law import FormulaLaw
 
     fit = load_of_runs(file)
@@ -195,6 +198,52 @@ def ask_fit(file: str, design: Design) -> Answer:
         dropped=tuple(fit.dropped),
         remark=" ".join([range_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *fit.dropped]),
     )
+
+
+class RunRange(NamedTuple):
+    """The prediction interval of one new run from a stored fit."""
+
+    interval: dict[str, float] | None
+    """Bounds ``low`` and ``high``, and ``level``; None if unknown."""
+    why_none: str = ""
+    """Sentence with the reason if there is no interval."""
+
+
+def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
+    """Return the prediction interval of a new run from a stored fit, or the reason why the fit gives none."""
+    if fit.uncertainty is None:
+        said = "The file has no ranges and no covariance; fit again with moejax fit --out."
+        return RunRange(None, said)
+    if not fit.uncertainty.axes:
+        # The fit's warnings give the reason.
+        return RunRange(None, "The fit has no covariance, and so no ranges for new runs.")
+    predicted = fit.prediction_intervals(design, level)
+    if predicted.unknown[0]:
+        return RunRange(None, f"There is no range for this run: {predicted.unknown[0]}.")
+    low, high = float(predicted.low[0]), float(predicted.high[0])
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return RunRange(None, "The range of this run is not finite.")
+    return RunRange({"low": low, "high": high, "level": level})
+
+
+def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
+    """Return the interval as a sentence, or the reason for a missing interval.
+
+    Args:
+      beyond: True if the run is outside the range of the fitted runs.
+    """
+    from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS
+    from moejax.interval import in_percent
+
+    if ranged.interval is None:
+        return ranged.why_none
+    ends = f"[{ranged.interval['low']:.5g}, {ranged.interval['high']:.5g}]"
+    article = "an" if fit.output[0] in "aeiou" else "a"
+    said = (
+        f"{in_percent(ranged.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}, "
+        f"{fit.method} and the scatter of the fitted runs"
+    )
+    return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
 
 
 def summary(

@@ -15,7 +15,7 @@ from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.sweeps.budget_losses import NEAR_LOSS, SIZES, BudgetLosses
-from moejax.fit.sweeps.leverages import Between, leverage_of
+from moejax.fit.sweeps.leverage import Between, leverage_of
 from moejax.fit.uncertainty.estimates import intervals
 from moejax.fit.uncertainty.extrapolation import outside, sentences
 from moejax.fit.uncertainty.uncertainty import STANDARD

@@ -19,7 +19,6 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.fit.selection.holdout import Split
-from moejax.fit.stored_structure import with_structure
 from moejax.fit.tables.column_names import with_derived
 from moejax.folder import atomic_write, write_text
 from moejax.laws.law import Law
@@ -36,6 +35,7 @@ from moejax.report.figures import (
 )
 from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import PAPER, RC
+from moejax.report.stored_structure import with_structure
 from moejax.run_table import DataFrame
 from moejax.say import ProgressCallback
 from moejax.wording import argument, did_you_mean, option_hint, some

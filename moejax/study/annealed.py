@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from moejax import run_table
+from moejax.curves.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, LeftOut, anneal
+from moejax.curves.loss_curves import curve_law
+from moejax.curves.read_curves import LossCurve
 from moejax.errors import UserError
-from moejax.fit.curves.annealed import LEAST_BRANCHES, LEVEL, AnnealedLosses, Branch, LeftOut, anneal
-from moejax.fit.curves.loss_curves import curve_law
-from moejax.fit.curves.read_curves import LossCurve
 from moejax.folder import check_replaceable, noted, outputs_of, sha256
 from moejax.laws.accounting import flops_per_token
 from moejax.say import ProgressCallback

@@ -25,13 +25,13 @@ from moejax.evaluation import validation_choices
 from moejax.evaluation.language_model import LanguageModel
 from moejax.evaluation.load_model import LoadedModel, fingerprint, load_model
 from moejax.evaluation.suites import EvaluationTask, score_of, suite_of
-from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.folder import check_as_written, only_writer
 from moejax.json_text import fields
 from moejax.model.runtime import Runtime
 from moejax.say import ProgressCallback
 from moejax.storage import open_storage
 from moejax.stored import Damaged, as_read, read_json, write_json
+from moejax.study.score_links import ScoreLink, score_links, with_fitted
 from moejax.study.status import run_statuses
 from moejax.study.study import Study
 from moejax.train.directory.manifest import finished_steps

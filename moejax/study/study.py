@@ -10,13 +10,13 @@ from moejax.architecture import Architecture
 from moejax.config import Rule, build, check_fields, check_name, dump, unknown
 from moejax.errors import UserError
 from moejax.evaluation.suites import SUITES
-from moejax.fit.score_links import LINKS
 from moejax.fit.sweeps.settings import SETTINGS
 from moejax.laws import LAWS
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.design import FIELDS
 from moejax.ranges import INT32, NumberRange, Resamples, Scale, Seed, Tokens, one_of, whole
 from moejax.study import annealed
+from moejax.study.score_links import LINKS
 from moejax.train.training import Recipe, Training, choose_hyperparameters, vmapped_runs
 from moejax.wording import listed
 

@@ -15,7 +15,7 @@ from moejax.cli.commands.curves import CurvesCommand
 from moejax.cli.options import flag_of
 from moejax.fit.fit_result import FitResult
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fit"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "curves"))
 from known_curves import WARMUP, curves, table
 
 
@@ -82,7 +82,7 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
 )
 def test_a_mistake_is_answered_with_a_sentence_and_before_anything_is_fitted(words, said, file, capsys, monkeypatch):
     if "--law" not in words:
-        monkeypatch.setattr("moejax.fit.curves.loss_curves.fit_curves", None)
+        monkeypatch.setattr("moejax.curves.loss_curves.fit_curves", None)
     assert main(["curves", *[str(file) if word == "FILE" else word for word in words]]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 

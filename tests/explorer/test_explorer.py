@@ -24,7 +24,6 @@ from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.uncertainty.covariance import with_uncertainty
-from moejax.fit.uncertainty.estimates import range_of
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED, accounting
 from moejax.laws.catalogue import CATALOGUE
@@ -34,6 +33,7 @@ from moejax.laws.mixtures.five_factor import ZHAO_2025, active_experts_range, sh
 from moejax.laws.predict import predict
 from moejax.laws.search import argmin_between
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS
+from moejax.report.laws import range_of
 from moejax.wording import in_command
 
 CHAPTER, ZHAO, REPEATS = "effective_params:chapter-002", "five_factor:zhao-2025", "data_constrained:muennighoff-2023"

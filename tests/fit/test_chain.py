@@ -95,8 +95,8 @@ def test_the_variance_of_a_score_is_that_of_both_fits(fitted):
     both = fitted.spread(lambda law: law(LARGE)["error"])
     assert both.errors[0] == pytest.approx(np.hypot(own, through), rel=5e-3)
     # A run's own luck has both parts too.
-    assert fitted.scatter_at(Design(params_active=np.array([7e9]), tokens=np.array([1e12]))) == pytest.approx(
-        np.hypot(of_score.scatter, of_loss.scatter * slope * loss / float(fitted.law(LARGE)["error"])), rel=5e-3
+    assert fitted.noise_at(Design(params_active=np.array([7e9]), tokens=np.array([1e12]))) == pytest.approx(
+        np.hypot(of_score.noise, of_loss.noise * slope * loss / float(fitted.law(LARGE)["error"])), rel=5e-3
     )
 
 

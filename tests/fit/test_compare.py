@@ -12,7 +12,7 @@ from moejax.__main__ import main
 from moejax.fit.runs import runs_from
 from moejax.fit.search.objective import Squared
 from moejax.fit.selection import holdout
-from moejax.fit.selection.comparison import compare, of_the_loss, summary
+from moejax.fit.selection.comparison import compare, of_the_loss
 from moejax.fit.selection.holdout import Split, largest
 from moejax.fit.selection.metrics import errors, predict
 from moejax.fit.selection.model_selection import choose
@@ -113,7 +113,7 @@ def test_the_law_to_fit_next_is_one_of_a_tie_that_these_runs_determine(found, un
 def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all_runs(found):
     best = found.laws[0]
     lost = dataclasses.replace(best.fit, unidentified={"irreducible": "nothing depends on it"})
-    table = summary(dataclasses.replace(found, laws=(dataclasses.replace(best, fit=lost),)), "").tables[0]
+    table = dataclasses.replace(found, laws=(dataclasses.replace(best, fit=lost),)).summary("").tables[0]
     row = dict(zip((column.name for column in table.columns), table.cells()[0], strict=True))
     assert row["not set by the data"] == "1"
     assert best.fit.metrics.runs == len(known_runs())
@@ -162,8 +162,8 @@ def test_nothing_held_out_is_nothing_to_compare_by():
 
 def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
     assert "num_experts" in found.left_out["sparsity"]
-    assert "\n\n- sparsity is left out: " in render.markdown(summary(found, "", verbose=True))
-    assert "Left out: sparsity. summary(verbose=True) gives the reasons." in render.markdown(summary(found, ""))
+    assert "\n\n- sparsity is left out: " in render.markdown(found.summary("", verbose=True))
+    assert "Left out: sparsity. summary(verbose=True) gives the reasons." in render.markdown(found.summary(""))
 
 
 def test_every_law_of_the_loss_is_compared_unless_some_are_named():
@@ -220,7 +220,7 @@ def test_errors_on_runs_that_what_is_left_says_nothing_of_are_luck():
     assert "The held-out errors of chinchilla are arbitrary" in found.verdict
     assert found.selection.trusted != "chinchilla"
     assert "is arbitrary" in choose([one], found.beyond).sentence
-    (said,) = holdout.warnings(holdout.split_errors(one.held_out), one.fit.metrics.rmse)
+    (said,) = holdout.warnings(holdout.split_errors(one.held_out))
     assert said.startswith("The error on tokens ≥ 5e+10 is arbitrary: ")
     # With a fourth budget three are left, which set all three coefficients.
     more = np.concatenate([sizes, np.geomspace(1e8, 3e9, 5)])
@@ -270,7 +270,7 @@ def test_a_law_that_predicts_worse_than_the_mean_is_not_trusted_unless_noise_exp
     for times, trusted in ((4.0, None), (1.0, best.name)):
         # Held-out runs of one loss nearly, so that their mean predicts them better than any law.
         loss = 2.0 * np.linspace(1, 1 + 1e-6, len(one.predicted))
-        predicted = loss * np.exp(times * one.fit.scatter)
+        predicted = loss * np.exp(times * one.fit.noise)
         runs = dataclasses.replace(one.runs, loss=loss)
         held = dataclasses.replace(
             one, runs=runs, predicted=predicted, metrics=errors(predicted, runs.loss, runs.weight)
@@ -302,7 +302,7 @@ def test_a_given_coefficient_is_given_to_every_law_that_has_it():
     by_name = {law.name: law.fit for law in found.laws}
     assert by_name["chinchilla"].coefficients["irreducible"] == 1.6
     assert by_name["kaplan"].fixed == {}
-    assert "not counted as a coefficient: irreducible = 1.6; not in kaplan." in render.markdown(summary(found, ""))
+    assert "not counted as a coefficient: irreducible = 1.6; not in kaplan." in render.markdown(found.summary(""))
     with pytest.raises(ValueError, match="None of the laws has a coefficient alpha"):
         compare(laws, known_runs(), [largest(known_runs(), "tokens")], fixed={"alpha": 1.0})
 
@@ -310,7 +310,7 @@ def test_a_given_coefficient_is_given_to_every_law_that_has_it():
 def test_the_table_and_the_sentence_count_the_coefficients_that_were_fitted(found):
     best, other = found.laws
     tied = dataclasses.replace(found, laws=(best, as_good(other, best, fixed={"irreducible": 1.6})))
-    (counted,) = (row[1] for row in summary(tied, "").tables[0].cells() if row[0] == "chinchilla")
+    (counted,) = (row[1] for row in tied.summary("").tables[0].cells() if row[0] == "chinchilla")
     assert f"the simplest of them is chinchilla, with {counted} coefficients" in tied.verdict
 
 

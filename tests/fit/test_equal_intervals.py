@@ -10,11 +10,11 @@ from moejax.__main__ import main
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
-from moejax.fit.uncertainty.estimates import range_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report.figures.compute import compute_table
 from moejax.report.fit_report import fitted_runs
+from moejax.report.laws import range_of
 from moejax.run_table import write
 
 FLOPS, LEVEL, RUN = 1e22, 0.8, {"params_active": 5e9, "tokens": 3e11}

@@ -216,7 +216,7 @@ def test_an_effect_that_a_grid_hides_is_in_the_interval(covariance):
     expected = np.log(10) / np.sqrt(12) / (np.std(logs) * np.sqrt(len(logs)))
     assert found["std_err"] == pytest.approx(expected, rel=0.3)
     assert any("uncertain by 0.66 in its logarithm because of the grid" in words for words in fitted.warnings)
-    assert fitted.scatter == pytest.approx(np.log(10) / np.sqrt(12))
+    assert fitted.noise == pytest.approx(np.log(10) / np.sqrt(12))
 
 
 @pytest.mark.parametrize("power", ["N^1e9", "N^1e30", "(N/1e9)^1e6"])

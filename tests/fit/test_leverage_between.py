@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from moejax.fit.runs import runs_from
-from moejax.fit.sweeps.leverages import leverage_of
+from moejax.fit.sweeps.leverage import leverage_of
 from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design

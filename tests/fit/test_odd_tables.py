@@ -8,8 +8,8 @@ import pytest
 
 import moejax
 from moejax.__main__ import main
+from moejax.curves.read_curves import read_curves
 from moejax.errors import UserError
-from moejax.fit.curves.read_curves import read_curves
 from moejax.fit.tables.read_runs import read_runs
 from moejax.quantities import parse
 

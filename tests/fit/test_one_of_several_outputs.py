@@ -62,7 +62,7 @@ def test_a_fit_of_one_output_is_that_of_the_formula_of_it_alone(design, output, 
     other = fit_law(alone, same)
     assert fit.free == other.free
     assert fit.aicc == pytest.approx(other.aicc, abs=1e-3)
-    assert fit.scatter == pytest.approx(other.scatter, rel=0.05)
+    assert fit.noise == pytest.approx(other.noise, rel=0.05)
     assert not fit.unidentified
     assert fit.warnings == ()
     again = FitResult.load(with_uncertainty(fit, measured(design, output)).save(tmp_path / "fit.json"))

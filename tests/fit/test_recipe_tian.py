@@ -15,8 +15,6 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.starts import Sobol
-from moejax.fit.stored_structure import flops_by, with_structure
-from moejax.fit.sweeps.leverages import leverages
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import find
@@ -26,11 +24,13 @@ from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.leverage import Leverage, optimal_granularity
 from moejax.papers.tian.leverage_laws import TRAINED_BELOW, JointLaw, Residuals, functional_forms, joint_law
+from moejax.papers.tian.leverages import leverages
 from moejax.papers.tian.power_laws import allocation_law, hyperparameter_law
 from moejax.papers.tian.recipe import tian
 from moejax.papers.tian.runs import tian_runs
 from moejax.report import render
 from moejax.report.conclusions import BRIEF_RECIPE
+from moejax.report.stored_structure import flops_by, with_structure
 
 TRUTH = PUBLISHED["leverage"]["tian-2025"].law
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)

@@ -20,13 +20,14 @@ from moejax.fit.selection import metrics
 from moejax.fit.uncertainty.covariance import draws_at, gauss_newton, with_uncertainty
 from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.estimands import decision_estimands
-from moejax.fit.uncertainty.estimates import estimate, range_in_words, range_of
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.routed import Routed
 from moejax.laws.predict import predict, published
 from moejax.report import render
+from moejax.report.laws import range_in_words, range_of
 from moejax.stored import write_json
 
 

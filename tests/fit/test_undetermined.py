@@ -24,13 +24,14 @@ from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.covariance import COVARIANCES, with_uncertainty
 from moejax.fit.uncertainty.derivatives import deciding
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, prediction_estimand
-from moejax.fit.uncertainty.estimates import estimate, range_in_words, range_of
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.uncertainty.undetermined import how_to_determine
 from moejax.interval import Interval
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.report import render
+from moejax.report.laws import range_in_words, range_of
 from moejax.result import Result
 
 LOST = ["irreducible", "tokens_scale", "tokens_exponent"]

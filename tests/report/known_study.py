@@ -1,5 +1,6 @@
 """A study folder as training leaves it, written by code: losses from a known law, nothing trained."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pandas as pd
 from moejax import run_table
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.curves.annealed import AnnealedLoss, AnnealedLosses, LeftOut
+from moejax.curves.read_curves import LossCurve
 from moejax.data.corpus import read_summary
-from moejax.fit.curves.annealed import AnnealedLoss, AnnealedLosses, LeftOut
-from moejax.fit.curves.read_curves import LossCurve
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import runs_from
 from moejax.fit.search.objective import Huber
@@ -272,4 +273,5 @@ def _fit(law, found: Metrics) -> FitResult:
         data_hash="0" * 16,
         seed=0,
         versions={"moejax": "0"},
+        noise=found.rmse_log * np.sqrt(found.runs / max(found.runs - len(dataclasses.fields(law)), 1)),
     )

@@ -10,9 +10,9 @@ import pytest
 
 from moejax import run_table
 from moejax.architecture import Architecture
+from moejax.curves.loss_curves import losses_at
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
-from moejax.fit.curves.loss_curves import losses_at
 from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.curves.momentum import Momentum
 from moejax.laws.dense.chinchilla import Chinchilla

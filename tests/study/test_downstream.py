@@ -16,7 +16,6 @@ from moejax.errors import UserError
 from moejax.evaluation import validation_choices
 from moejax.evaluation.language_model import Likelihood
 from moejax.evaluation.suites import score_of
-from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.interval import Interval
 from moejax.json_text import json_text
 from moejax.report.conclusions import downstream_tables
@@ -26,6 +25,7 @@ from moejax.study import downstream
 from moejax.study.analysis import Analysed
 from moejax.study.downstream import DownstreamScores, ask_checkpoints, conclude_downstream
 from moejax.study.run import Concluded
+from moejax.study.score_links import ScoreLink, score_links, with_fitted
 from moejax.study.study import Downstream, Study
 from moejax.train.directory.row_file import row_file
 from moejax.wording import install_command

@@ -60,7 +60,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         compile_quickly(optimised=self.each is not None)
 
     def run(self) -> None:
-        from moejax.fit.selection.comparison import compare, of_the_loss, summary
+        from moejax.fit.selection.comparison import compare, of_the_loss
         from moejax.laws import LAWS, law_name
         from moejax.report import render
         from moejax.report.comparison import write_comparison
@@ -78,9 +78,10 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         title = f"Laws compared on {named(self.runs)}"
         if self.out:
             with out_set(self.out):
-                written = write_comparison(self.out, comparison, read, summary(comparison, title, verbose=True))
+                result = comparison.summary(title, verbose=True)
+                written = write_comparison(self.out, comparison, read, result)
             say(f"Wrote {', '.join(written)} to {self.out}.")
-        result = summary(comparison, title, self.verbose)
+        result = comparison.summary(title, self.verbose)
         result = replace(result, notes=[self.next_step(comparison.selection)])
         render.show(result, as_json=self.json, as_latex=self.latex)
 

@@ -17,7 +17,7 @@ from moejax.say import say
 from moejax.wording import listed
 
 if TYPE_CHECKING:
-    from moejax.fit.curves.read_curves import Curves
+    from moejax.curves.read_curves import Curves
 
 EXAMPLE = """\
 moejax curves runs/quickstart --only 'small/*'
@@ -100,7 +100,7 @@ class CurvesCommand(LevelOptions, name="curves"):
         compile_quickly()
 
     def run(self) -> None:
-        from moejax.fit.curves.loss_curves import fit_curves, held_out_curve
+        from moejax.curves.loss_curves import fit_curves, held_out_curve
         from moejax.report import render
         from moejax.report.curves import best_for, check_best, last_loss, load_saved, schedule_of, summary, write
 
@@ -134,7 +134,7 @@ class CurvesCommand(LevelOptions, name="curves"):
         render.show(said, as_json=self.json)
 
     def _read(self) -> Curves:
-        from moejax.fit.curves.read_curves import read_curves
+        from moejax.curves.read_curves import read_curves
         from moejax.run_sources.source import has_prefix
 
         for path in self.curves:

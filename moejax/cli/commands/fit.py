@@ -175,6 +175,12 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
         splits = self.splits(read, self.seed)
         asked = self.asked(law, read.runs.output, tuple(self.fixed))
         level, stopped, predicted = self.level, False, None
+
+        def write() -> None:
+            """Write the fit and its answers so far, because the next step takes long and may be stopped or fail."""
+            if self.out:
+                write_fit(self.out, summary(result, level, answers), result, read, predicted)
+
         with out_folder(self.out), progress() as show:
             result = fit_law(law, read.runs, progress=show, **options)
             how = {"covariance": asked.covariance, "by": self.by}
@@ -187,13 +193,12 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 best = replace(self, smooth=False).read(self.runs, law, quiet=True)
                 sweeps = ways_through_sweeps(result, read.runs, best.runs, level, how=how, **options)
                 answers = replace(answers, sweeps=sweeps)
-            # Write the fit first, because the following steps take long and may be stopped or fail.
-            write_fit(self.out, summary(result, level, answers), result, read)
+            write()
             if splits:
                 held_out = holdout.hold_out(law, read.runs, splits, progress=show, **options)
                 predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
                 answers = answers.with_held_out(held_out, predicted)
-                write_fit(self.out, summary(result, level, answers), result, read, predicted)
+                write()
             try:
                 resampled = None
                 if self.bootstrap:
@@ -212,7 +217,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 if self.out:
                     raise
                 stopped = True
-            write_fit(self.out, summary(result, level, answers), result, read, predicted)
+            write()
         if stopped:
             say("", "Stopped; with --out DIR the same command would resume from there.")
         self._show(summary(result, level, answers), has_held_out=predicted is not None)
@@ -278,7 +283,8 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
                 predicted = held_out_runs.held_out_runs(held_out, read.rows, self.level)
                 answers = answers.with_held_out(held_out, predicted)
             said = summary(result, self.level, answers)
-            write_fit(self.out, said, result, read, predicted)
+            if self.out:
+                write_fit(self.out, said, result, read, predicted)
         self._show(said, has_held_out=predicted is not None)
         return 0
 

@@ -22,7 +22,7 @@ from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import SHARES, Runs
 from moejax.fit.search.objective import Array, FitObjective, Huber, Penalty, data_of, law_at
-from moejax.fit.search.starts import Sobol, Starts, WarmStart
+from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.selection.metrics import information_criteria, metrics, predict
 from moejax.fit.uncertainty.noise import log_residuals, noise, outliers
 from moejax.fit.uncertainty.undetermined import alternatives, identify, slopes_of_log_loss
@@ -188,12 +188,12 @@ def chosen(points: Float[np.ndarray, "ends free"], values: Float[np.ndarray, " e
     return int(left[np.argmin(values[left])])
 
 
-def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search: Search | None = None) -> np.ndarray:
+def ends(result: FitResult, runs: Runs) -> np.ndarray:
     """Repeat a fit's search and return the objective at the end of every polished start, in ascending order."""
     objective = objective_of(result)
     data = data_of(objective, runs, result.fixed)
-    points = (starts or Sobol(seed=result.seed))(objective, data)
-    lanes, _ = _search(objective, data, runs, points, search or Search(), lambda *_: None)
+    points = Sobol(seed=result.seed)(objective, data)
+    lanes, _ = _search(objective, data, runs, points, Search(), lambda *_: None)
     values = np.asarray(lanes.values, np.float64) * float(data["scale"])
     return np.sort(values[np.isfinite(values)])
 

@@ -161,8 +161,48 @@ class Comparison(Plotted):
         return [f"Warnings for {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
 
     def summary(self, title: str = "Laws compared", verbose: bool = False) -> Result:
-        """Return a table with a row per law, the best first, the held-out runs, omitted laws and the verdict."""
-        return summary(self, title, verbose)
+        """Return a table with a row per law, the best first, and the verdict.
+
+        Notes name the held-out runs, fixed coefficients and omitted laws.
+
+        Args:
+          verbose: True to list the reason for each omitted law.
+        """
+        columns = (
+            *ERRORS,
+            Column("behind the best (90 %)", words=True, keys=("behind", *LOW_HIGH)),
+            Column("R² held out", ".4f"),
+            Column("largest error held out", percent(2)),
+            Column("AICc", ".1f"),
+            Column("not set by the data"),
+        )
+        rows = [
+            [
+                *(column.of(law) for column in ERRORS),
+                _behind(self.behind(law)) if law is not self.laws[0] else BLANK,
+                law.errors.r_squared,
+                law.errors.max_relative_error,
+                law.fit.aicc,
+                len(law.fit.unidentified) + len(law.fit.unidentified_directions),
+            ]
+            for law in self.laws
+        ]
+        notes = [
+            f"RMSE in {self.unit}; behind the best: 90 % interval, jackknife over groups. Held out: "
+            f"{'; '.join(split.name for split in self.splits)}."
+        ]
+        for name, value in self.fixed.items():
+            without = [law.name for law in self.laws if name not in law.fit.fixed]
+            but = f"; not in {', '.join(without)}" if without else ""
+            notes.append(f"Fixed, and not counted as a coefficient: {name} = {value:g}{but}.")
+        if verbose:
+            notes += [f"- {name} is left out: {reason}" for name, reason in self.left_out.items()]
+        elif self.left_out:
+            reasons = option_hint("--verbose") or "summary(verbose=True)"
+            notes.append(f"Left out: {listed(self.left_out)}. {reasons} gives the reasons.")
+        tables = [Table("", columns, rows, notes), Table("", notes=[self.verdict])]
+        latex = Table("", columns, rows, [self.verdict])
+        return Result(title=title, tables=tables, for_latex=[latex], data=self.to_json())
 
     def glance(self) -> Result:
         """Return the errors of the laws, without the verdict and the intervals, which need computation."""
@@ -198,50 +238,6 @@ ERRORS = (
     Column("RMSE held out", ".5f", value="rmse"),
 )
 """Columns of a compared law's errors."""
-
-
-def summary(compared: Comparison, title: str, verbose: bool = False) -> Result:
-    """Return a table with a row per law, the best first, the held-out runs, fixed coefficients, omitted laws and the
-    verdict.
-
-    Args:
-      verbose: True to list the reason for each omitted law.
-    """
-    columns = (
-        *ERRORS,
-        Column("behind the best (90 %)", words=True, keys=("behind", *LOW_HIGH)),
-        Column("R² held out", ".4f"),
-        Column("largest error held out", percent(2)),
-        Column("AICc", ".1f"),
-        Column("not set by the data"),
-    )
-    rows = [
-        [
-            *(column.of(law) for column in ERRORS),
-            _behind(compared.behind(law)) if law is not compared.laws[0] else BLANK,
-            law.errors.r_squared,
-            law.errors.max_relative_error,
-            law.fit.aicc,
-            len(law.fit.unidentified) + len(law.fit.unidentified_directions),
-        ]
-        for law in compared.laws
-    ]
-    notes = [
-        f"RMSE in {compared.unit}; behind the best: 90 % interval, jackknife over groups. Held out: "
-        f"{'; '.join(split.name for split in compared.splits)}."
-    ]
-    for name, value in compared.fixed.items():
-        without = [law.name for law in compared.laws if name not in law.fit.fixed]
-        but = f"; not in {', '.join(without)}" if without else ""
-        notes.append(f"Fixed, and not counted as a coefficient: {name} = {value:g}{but}.")
-    if verbose:
-        notes += [f"- {name} is left out: {reason}" for name, reason in compared.left_out.items()]
-    elif compared.left_out:
-        reasons = option_hint("--verbose") or "summary(verbose=True)"
-        notes.append(f"Left out: {listed(compared.left_out)}. {reasons} gives the reasons.")
-    tables = [Table("", columns, rows, notes), Table("", notes=[compared.verdict])]
-    latex = Table("", columns, rows, [compared.verdict])
-    return Result(title=title, tables=tables, for_latex=[latex], data=compared.to_json())
 
 
 def _behind(difference: Interval) -> Written:

@@ -203,15 +203,15 @@ class SplitErrors:
     name: str
     errors: Metrics
     """Errors on the held-out runs."""
-    fitted: Metrics | None = None
-    """Errors on the remaining runs, which are fitted; None in files of an older moejax."""
+    fitted: Metrics
+    """Errors on the remaining runs, which are fitted."""
     law: Mapping[str, float | None]
     """Coefficients of the fit to the remaining runs."""
     converged: bool
     left_open: str = ""
     """``HeldOut.left_open``."""
-    beyond: Mapping[str, float] | None = None
-    """Factors by which held-out runs exceed the fitted runs; None in files of an older moejax."""
+    beyond: Mapping[str, float]
+    """Factors by which held-out runs exceed the fitted runs."""
 
 
 def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
@@ -236,16 +236,13 @@ FEW = 3
 """Number of held-out runs below which a warning requires that all differ from their predictions by two half-ranges."""
 
 
-def warnings(
-    splits: Sequence[SplitErrors], fitted: float, output: str = "loss", outside: Container[str] | None = None
-) -> list[str]:
+def warnings(splits: Sequence[SplitErrors], output: str = "loss", outside: Container[str] | None = None) -> list[str]:
     """Return a warning about the split with the largest error, and a warning about a split with arbitrary errors.
 
     A split gets a warning if its RMSE exceeds 1.5 times the fitted RMSE and half of its runs are outside their 90 %
     ranges. The ranges are wide if the remaining runs leave coefficients undetermined.
 
     Args:
-      fitted: RMSE of the fit to all runs, used for files whose splits do not store their fitted RMSE.
       outside: splits whose runs lie outside their ranges (``TestedRuns.outside``), if known.
     """
     luck = [f"The error on {one.name} is arbitrary: {one.left_open}." for one in splits if one.left_open]
@@ -253,7 +250,7 @@ def warnings(
         (one.errors.rmse_of(output) / near, one, near)
         for one in splits
         if not one.left_open and (outside is None or one.name in outside)
-        for near in [fitted if one.fitted is None else one.fitted.rmse_of(output)]
+        for near in [one.fitted.rmse_of(output)]
         if near and one.errors.rmse_of(output) > MISSES * near
     ]
     if not missed:
@@ -261,7 +258,7 @@ def warnings(
     times, worst, near = max(missed, key=lambda one: one[0])
     misses = (
         "misses held-out runs within the sizes of the fitted runs."
-        if worst.beyond == {}
+        if not worst.beyond
         else "misses runs beyond the fitted sizes, and an optimum at such sizes inherits this error."
     )
     return [

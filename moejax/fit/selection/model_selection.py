@@ -62,7 +62,7 @@ class Compared:
     def misses(self) -> str:
         """Reason why the held-out errors are too large for extrapolation; empty if they are small enough."""
         errors = self.errors
-        scatter = max(max(split.fit.scatter for split in self.held_out), NEGLIGIBLE)
+        scatter = max(max(split.fit.noise for split in self.held_out), NEGLIGIBLE)
         times = errors.rmse_log / scatter
         if times > FAR_BEYOND_NOISE:
             return f"its held-out errors are {times:.3g} times the scatter of the fitted runs"
@@ -135,11 +135,11 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
 
     middle = difference(weight)
     if len(present) < 2:
-        return Interval(low=np.nan, middle=middle, high=np.nan, deviation=np.nan, undefined=0.0)
+        return Interval(low=np.nan, middle=middle, high=np.nan, deviation=np.nan)
     without = np.array([difference(np.where(group == one, 0.0, weight)) for one in present])
     deviation = float(np.sqrt((len(present) - 1) * np.mean((without - without.mean()) ** 2)))
     reach = float(scipy.special.stdtrit(len(present) - 1, (1 + check_level(level)) / 2)) * deviation
-    return Interval(low=middle - reach, middle=middle, high=middle + reach, deviation=deviation, undefined=0.0)
+    return Interval(low=middle - reach, middle=middle, high=middle + reach, deviation=deviation)
 
 
 def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelection:

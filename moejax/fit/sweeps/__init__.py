@@ -1,1 +1,1 @@
-"""Analyse sweeps: optima at IsoFLOP budgets, minima over swept settings, loss-compute curves and leverage."""
+"""Analyse sweeps: the lowest loss of each budget, minima over swept settings, and leverage from both."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.special
@@ -18,7 +19,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.polynomial import Polynomial
 
 from moejax.fit.runs import Runs, budgets, sums_by_group
-from moejax.fit.sweeps.isoflop_curves import LEAST_SIZES, end
 from moejax.laws.design import known
 
 NEAR_LOSS = 0.03
@@ -26,6 +26,8 @@ NEAR_LOSS = 0.03
 factors of 2, and the minima agree with Chinchilla's law within 0.0003."""
 SIZES = ("params_active", "params_total", "tokens")
 """Size variables in order of preference; at a fixed budget, tokens determine the size too."""
+LEAST_SIZES = 3
+"""Minimum number of sizes per budget and kind of model, which determines the curvature in size."""
 LEAST_BUDGETS = 4
 """Minimum number of budgets: a loss-compute curve has three coefficients."""
 AROUND = 1.5
@@ -33,6 +35,8 @@ AROUND = 1.5
 changes by a few tenths of a percent over this factor."""
 CERTAIN = 0.95
 """Confidence that the loss still falls at the end of the swept sizes, required to leave a budget out."""
+AT_AN_END = 1e-6
+"""Distance from an end, as a share of the range's logarithmic width, within which a minimum counts as at the end."""
 MIXTURES = ("num_experts", "top_k", "num_shared_experts")
 """Fields in which the runs of one size sweep must not differ."""
 
@@ -233,3 +237,9 @@ def _valleys(runs: Runs, size: str, number: np.ndarray, around: float) -> _Valle
 def _terms(size: np.ndarray, budget: np.ndarray) -> Float[np.ndarray, "runs terms"]:
     """Return the terms of a quadratic in log size whose slope and curvature depend on the log budget."""
     return np.column_stack([size, size * budget, size**2, size**2 * budget])
+
+
+def end(logs: Any, low: Any, high: Any) -> Any:
+    """Return -1 if a minimum between two logarithms is at the lower end, 1 at the upper end, and 0 in between."""
+    margin = AT_AN_END * (high - low)
+    return np.where(logs <= low + margin, -1, np.where(logs >= high - margin, 1, 0))

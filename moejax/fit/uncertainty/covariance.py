@@ -376,7 +376,7 @@ def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
     residual = at.psi[kept] / np.average(at.stiffness[kept], weights=at.weight[kept])
     if result.penalty.residual == "nats":
         residual = residual / runs.loss[kept]
-    residual = root * np.clip(residual, -CLIPPED * result.scatter, CLIPPED * result.scatter)
+    residual = root * np.clip(residual, -CLIPPED * result.noise, CLIPPED * result.noise)
     basis, size, _ = np.linalg.svd(root[:, None] * at.jacobian[kept], full_matrices=False)
     basis = basis[:, ~undetermined(size)]
     weight, together, taken = (

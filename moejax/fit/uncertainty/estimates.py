@@ -6,21 +6,22 @@ import dataclasses
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from moejax.fit.fit_result import FitResult, restored
+from moejax.config import restored
+from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.fit.uncertainty.estimands import Estimand, Named, where_in_words
 from moejax.fit.uncertainty.extrapolation import RATIOS, Ranges, outside, where_decided
 from moejax.fit.uncertainty.uncertainty import STANDARD, Spread
 from moejax.float64 import float64
-from moejax.interval import Interval, in_percent
+from moejax.interval import Interval
 from moejax.json_text import fields, finite
-from moejax.laws.design import FIELDS, Design, design_from
+from moejax.laws.design import FIELDS, design_from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ def _estimate(
         # Decisions are positive: sizes, costs, losses or shares.
         is_share = estimand.is_share or (result.is_share and estimand.answers(result.output))
         (low,), (high,) = spread.share_ends(level) if is_share else spread.ends(level, True)
-        interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
+        interval = Interval(low=float(low), middle=value, high=float(high), deviation=error)
     return Estimate(
         **estimand.naming,
         value=value,
@@ -278,50 +279,7 @@ def predict_run(
     )
 
 
-class RunRange(NamedTuple):
-    """The prediction interval of one new run from a stored fit."""
-
-    interval: dict[str, float] | None
-    """Bounds ``low`` and ``high``, and ``level``; None if unknown."""
-    why_none: str = ""
-    """Sentence with the reason if there is no interval."""
-
-
-def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
-    """Return the prediction interval of a new run from a stored fit, or the reason why the fit gives none."""
-    if fit.uncertainty is None:
-        said = "The file has no ranges and no covariance; fit again with moejax fit --out."
-        return RunRange(None, said)
-    if not fit.uncertainty.axes:
-        # The fit's warnings give the reason.
-        return RunRange(None, "The fit has no covariance, and so no ranges for new runs.")
-    predicted = fit.prediction_intervals(design, level)
-    if predicted.unknown[0]:
-        return RunRange(None, f"There is no range for this run: {predicted.unknown[0]}.")
-    low, high = float(predicted.low[0]), float(predicted.high[0])
-    if not np.isfinite([low, high]).all():
-        return RunRange(None, "The range of this run is not finite.")
-    return RunRange({"low": low, "high": high, "level": level})
-
-
 IF_THE_FORM_HOLDS = (
     "if the law's form holds that far beyond the fitted runs, since the range only includes the scatter of fitted runs"
 )
 """Assumption of intervals outside the fitted runs, which the fitted runs cannot test."""
-
-
-def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
-    """Return the interval as a sentence, or the reason for a missing interval.
-
-    Args:
-      beyond: True if the run is outside the range of the fitted runs.
-    """
-    if ranged.interval is None:
-        return ranged.why_none
-    ends = f"[{ranged.interval['low']:.5g}, {ranged.interval['high']:.5g}]"
-    article = "an" if fit.output[0] in "aeiou" else "a"
-    said = (
-        f"{in_percent(ranged.interval['level'])} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}, "
-        f"{fit.method} and the scatter of the fitted runs"
-    )
-    return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."

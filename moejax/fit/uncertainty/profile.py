@@ -53,7 +53,7 @@ def profile(result: FitResult, runs: Runs, functional: Functional, level: float 
     middle = walk.middle
     low, high = (float(walk.back(walk.end(sign))) for sign in (-1.0, 1.0))
     low = -np.inf if middle > 0 and low == 0 else low
-    return Interval(low=low, middle=middle, high=high, deviation=walk.deviation, undefined=0.0)
+    return Interval(low=low, middle=middle, high=high, deviation=walk.deviation)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,7 +251,7 @@ class Uncertainty:
     draw_count: int = 0
     """Number of draws with positive weight; 0 if the covariance does not depend on the unit of a draw."""
     why_none: str = ""
-    """Clause with the reason for a missing covariance; empty if the covariance exists, and in older files."""
+    """Clause with the reason for a missing covariance; empty if the covariance exists."""
     few: str = ""
     """Clause stating that there are no more draws than coefficients, so standard errors are too small; else empty."""
     warnings: tuple[str, ...] = ()
@@ -297,21 +297,15 @@ class Uncertainty:
             return np.full(len(contrasts), float(self.degrees_of_freedom))
         return satterthwaite([np.reshape(rows, (-1, len(self.axes))) for rows in self.leverages], contrasts)
 
-    def draws(self, law: Law, count: int, seed: int = 0) -> Drawn:
-        """Draw laws from the covariance.
+    def draws(self, law: Law, count: int) -> Drawn:
+        """Draw laws from the covariance, which must exist.
 
         Sizes are measured in units of the middle of the fitted ranges. In these units a law is nearly linear in its
         coefficients, so that coefficient errors that cancel in the fitted runs also cancel in every draw. Laws in which
         a coefficient changes its sign are left out. A coefficient whose standard error exceeds ``MOST_LINEAR`` times
         its size is drawn on a logarithmic scale.
-
-        Raises:
-          UserError: the fit has no covariance.
         """
-        if not self.axes:
-            why = self.why_none or "it has too few runs"
-            raise UserError(f"The fit has no covariance to draw from: {why}.")
-        random, deviations = np.random.default_rng(seed), np.asarray(self.deviations)
+        random, deviations = np.random.default_rng(0), np.asarray(self.deviations)
         centred = self._centred(law)
         errors = dict(zip(centred.moved, self._errors(np.stack([*centred.moved.values()])), strict=True))
         signed = keeps_sign(law)
@@ -332,12 +326,8 @@ class Uncertainty:
     def stepped(self, law: Law) -> Stepped:
         """Return the law, and laws a small step forward and back along every axis, for finite differences.
 
-        Raises:
-          UserError: the fit has no covariance.
+        The covariance must exist.
         """
-        if not self.axes:
-            why = self.why_none or "it has too few runs"
-            raise UserError(f"The fit has no covariance to step along: {why}.")
         sizes = STEP * np.where(np.asarray(self.deviations) > 0, self.deviations, STEP)
         steps = np.concatenate([np.zeros((1, len(sizes))), np.diag(sizes), -np.diag(sizes)])
         centred = self._centred(law)
@@ -435,7 +425,6 @@ class Stepped:
             middle=float(middle[0]),
             high=float(high),
             deviation=float(spread.errors[0]),
-            undefined=0.0,
         )
 
 

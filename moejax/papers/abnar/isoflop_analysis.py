@@ -14,16 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.fit.search.fit_law import Progress
-from moejax.fit.sweeps.isoflop_curves import (
-    SIZE_ENDS,
-    Budget,
-    IsoflopOptimum,
-    Trend,
-    best_sizes_by_curves,
-    end,
-    optimum_of,
-    trends_of,
-)
+from moejax.fit.sweeps.budget_losses import end
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.json_text import finite
@@ -31,6 +22,7 @@ from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.mixtures.sparsity import Sparsity
 from moejax.laws.search import argmin_between
+from moejax.papers.abnar.isoflop_budgets import Budget, best_sizes_by_curves
 from moejax.papers.abnar.isoflop_surfaces import (
     FOLDS,
     DegreeSearch,
@@ -42,6 +34,7 @@ from moejax.papers.abnar.isoflop_surfaces import (
     round_sizes,
     search_degrees,
 )
+from moejax.papers.isoflop_optima import SIZE_ENDS, IsoflopOptimum, Trend, optimum_of, trends_of
 from moejax.result import Column, Table
 
 

@@ -19,11 +19,13 @@ from jaxtyping import Float
 
 from moejax.errors import UserError
 from moejax.fit.search.fit_law import Progress
-from moejax.fit.sweeps.isoflop_curves import FLAT, SIZE_ENDS, Budget, IsoflopOptimum, end, optimum_of
+from moejax.fit.sweeps.budget_losses import end
 from moejax.fit.uncertainty.bootstrap import resample
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, best_active_experts_share, best_params_total, terms
+from moejax.papers.abnar.isoflop_budgets import Budget
+from moejax.papers.isoflop_optima import FLAT, SIZE_ENDS, IsoflopOptimum, optimum_of
 
 Degrees = tuple[int, int, int]
 """Degrees of log size, of log sparsity, and of their product."""

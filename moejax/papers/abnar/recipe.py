@@ -15,12 +15,12 @@ from moejax.fit.search.starts import ABNAR_GRID, Starts
 from moejax.fit.selection.holdout import Split, at_least
 from moejax.fit.selection.metrics import Metrics, metrics
 from moejax.fit.summary import resampled
-from moejax.fit.sweeps.isoflop_curves import first, isoflop_budgets, sparsity_of
 from moejax.fit.uncertainty.bootstrap import Bootstrap, bootstrap
 from moejax.interval import check_level, in_percent
 from moejax.json_text import finite
 from moejax.laws.mixtures.sparsity import Sparsity
 from moejax.papers.abnar.isoflop_analysis import Isoflops, analyse, best_sizes_by_law
+from moejax.papers.abnar.isoflop_budgets import first, isoflop_budgets, sparsity_of
 from moejax.result import Column, Result, Table, percent
 
 HELD_OUT_FROM = 0.98

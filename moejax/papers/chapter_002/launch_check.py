@@ -149,7 +149,7 @@ def _with_uncertainty(
     """Return the refitted law with its uncertainty, and the bounds of the coefficient's 90 % interval."""
     known = proxies.uncertainty
     # The larger runs are too few to estimate a scatter.
-    fit = dataclasses.replace(fit, noise=proxies.scatter)
+    fit = dataclasses.replace(fit, noise=proxies.noise)
     if known is None or not known.axes:
         return fit, (math.nan, math.nan)
     at = fit.coefficients[name]
@@ -172,7 +172,7 @@ def _with_uncertainty(
         spread = dataclasses.replace(proxies, law=exact).spread(lambda law: step(law, log_loss))
     slopes, values = (coefficients(jax.tree.map(float, one)) for one in (by_law, exact))
     each = np.asarray(by_run)
-    luck = proxies.scatter * math.sqrt(sum(each[larger.group == one].sum() ** 2 for one in np.unique(larger.group)))
+    luck = proxies.noise * math.sqrt(sum(each[larger.group == one].sum() ** 2 for one in np.unique(larger.group)))
     spread = dataclasses.replace(spread, errors=np.hypot(spread.errors, luck))
     low, high = (float(end[0]) for end in spread.ends(0.9, keeps_sign(fit.law)[name]))
     if not math.isfinite(low):

@@ -15,7 +15,7 @@ import pandas as pd
 from moejax.errors import UserError
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS
-from moejax.fit.sweeps.leverages import leverage_of
+from moejax.fit.sweeps.leverage import leverage_of
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
 from moejax.papers.documents import TIAN

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.fit.runs import Runs, budgets
-from moejax.fit.sweeps.isoflop_curves import LEVEL, power_through
 from moejax.fit.sweeps.settings import TwoValues, two_values_note
 from moejax.float64 import float64
 from moejax.json_text import finite
@@ -18,6 +17,7 @@ from moejax.laws.budget.allocation import Allocation
 from moejax.laws.budget.hyperparameters import Hyperparameters
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
+from moejax.papers.isoflop_optima import LEVEL, power_through
 from moejax.result import LOW_HIGH, Column, Table, Written
 
 if TYPE_CHECKING:

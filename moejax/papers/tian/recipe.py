@@ -17,8 +17,6 @@ from moejax.fit.runs import Runs, budgets
 from moejax.fit.search.fit_law import Progress
 from moejax.fit.search.starts import Sobol, Starts
 from moejax.fit.selection.metrics import predict
-from moejax.fit.stored_structure import flops_by
-from moejax.fit.sweeps.leverages import Family, leverages
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import in_percent
@@ -32,7 +30,9 @@ from moejax.papers.tian.leverage_laws import (
     functional_forms,
     joint_law,
 )
+from moejax.papers.tian.leverages import Family, leverages
 from moejax.papers.tian.power_laws import LEAST_SPLITS, PowerLaws, allocation_law, hyperparameter_law, points_of
+from moejax.report.stored_structure import flops_by
 from moejax.result import Column, Result, Table, percent
 from moejax.run_table import DataFrame
 from moejax.wording import told

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from moejax.curves.annealed import LEVEL, AnnealedLosses
 from moejax.design.schedule import BestSchedule
-from moejax.fit.curves.annealed import LEVEL, AnnealedLosses
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import LOSS, MARKS, TOKENS, Axis, Panel, Series, figure
 from moejax.report.figures.style import (

@@ -152,7 +152,6 @@ def _transfer(fit: FitResult, level: float) -> Interval | None:
         middle=float(one["value"]),
         high=float(one["high"]),
         deviation=float(one["std_err"]),
-        undefined=0.0,
     )
 
 

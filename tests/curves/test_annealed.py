@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from known_curves import PEAK, STEPS, WARMUP, curve
 
-from moejax.fit.curves.annealed import AnnealedLosses, Branch, anneal, branch_loss
+from moejax.curves.annealed import AnnealedLosses, Branch, anneal, branch_loss
 from moejax.laws.curves.momentum import Momentum
 
 LAW = Momentum(irreducible=2.6, sum_scale=0.6, sum_exponent=0.45, drop_scale=150.0, memory_steps=60.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from known_isoflops import SPARSITIES, abnar_runs
 
-from moejax.fit.sweeps.isoflop_curves import best_sizes_by_curves, isoflop_budgets
+from moejax.papers.abnar.isoflop_budgets import best_sizes_by_curves, isoflop_budgets
 
 
 @pytest.fixture(scope="module")

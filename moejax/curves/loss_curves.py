@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from moejax.curves.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
 from moejax.errors import UserError
-from moejax.fit.curves.read_curves import BLOCKS, Curves, LossCurve, columns_at, most_blocks, runs_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import Search, fit_law
 from moejax.fit.search.objective import outputs
@@ -221,15 +221,3 @@ def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> H
         beyond_in=beyond_in,
         predicted=predicted,
     )
-
-
-def annealed_loss(
-    result: FitResult,
-    trunk: LossCurve,
-    start: int,
-    decay: Float[np.ndarray, " updates"],
-    level: float = 0.9,
-) -> dict[str, Any]:
-    """Return the ``predict_curve`` row for the end of a branch: ``start`` updates of the trunk, then ``decay``."""
-    rates = np.concatenate([trunk.rates[:start], decay])
-    return predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()

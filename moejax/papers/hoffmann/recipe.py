@@ -21,11 +21,13 @@ from jaxtyping import Bool, Float, Int
 from numpy.polynomial import polynomial
 
 from moejax.errors import UserError
-from moejax.fit.runs import Runs, budgets, close_budgets
-from moejax.fit.sweeps.budget_losses import MIXTURES, NEAR_LOSS
-from moejax.fit.sweeps.isoflop_curves import (
+from moejax.fit.runs import SAME, WIDEST, Runs, budgets
+from moejax.fit.sweeps.budget_losses import LEAST_SIZES, MIXTURES, NEAR_LOSS
+from moejax.interval import in_percent
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import known
+from moejax.papers.isoflop_optima import (
     LEAST_BUDGETS,
-    LEAST_SIZES,
     SHOWN,
     IsoflopOptimum,
     Parabola,
@@ -34,9 +36,6 @@ from moejax.fit.sweeps.isoflop_curves import (
     trends_of,
     vertex,
 )
-from moejax.interval import in_percent
-from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import known
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
 from moejax.wording import some
@@ -300,7 +299,7 @@ def isoflop(runs: Runs, *, level: float = 0.9) -> IsoflopRecipe:
 def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[str]) -> tuple[str, ...]:
     """Return warnings about budgets that may belong together, uncorrected FLOPs, and parabolas over wide ranges."""
     warnings = []
-    if close := [f"{one:.3g}" for one in close_budgets(flops)]:
+    if close := [f"{one:.3g}" for one in _close_budgets(flops)]:
         warnings.append(
             f"The budgets {some(close, most=SHOWN)} FLOPs may be fewer budgets: they are less than 25 % apart, or "
             "their FLOPs form one chain. If the table has a column of nominal budgets, name it (--map flops=COLUMN); "
@@ -319,6 +318,14 @@ def _warnings(flops: np.ndarray, fits: Sequence[JointParabolas], far: Sequence[s
             "lowest loss, where the loss is not a parabola in log size: train sizes closer to N*."
         )
     return tuple(warnings)
+
+
+def _close_budgets(flops: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " budgets"]:
+    """Return budgets that may belong together: less than 25 % apart, or cut from one chain of FLOPs."""
+    number, means = budgets(flops)
+    least, most = (np.array([of(flops[number == one]) for one in range(len(means))]) for of in (np.min, np.max))
+    close = (means[1:] < WIDEST * means[:-1]) | (least[1:] <= SAME * most[:-1])
+    return means[np.append(close, False) | np.append(False, close)]
 
 
 def _near(size: np.ndarray, loss: np.ndarray) -> np.ndarray:

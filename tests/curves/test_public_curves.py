@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moejax.fit.curves.loss_curves import fit_curves
-from moejax.fit.curves.read_curves import Curves, read_curves, runs_of
+from moejax.curves.loss_curves import fit_curves
+from moejax.curves.read_curves import Curves, read_curves, runs_of
 from moejax.fit.search.objective import Huber
 from moejax.fit.search.starts import WarmStart
 from moejax.fit.selection.metrics import errors, predict

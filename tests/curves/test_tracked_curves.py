@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from known_curves import curves, table
 
-from moejax.fit.curves.read_curves import read_curves
+from moejax.curves.read_curves import read_curves
 
 EVERY = table(curves(("constant", "cosine"), noise=5e-4, every=80))
 

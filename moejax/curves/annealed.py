@@ -17,9 +17,9 @@ import numpy as np
 import scipy.special
 from jaxtyping import Bool, Float
 
+from moejax.curves.loss_curves import fit_curves, losses_at
+from moejax.curves.read_curves import Curves, LossCurve, runs_of
 from moejax.errors import UserError
-from moejax.fit.curves.loss_curves import fit_curves, losses_at
-from moejax.fit.curves.read_curves import Curves, LossCurve, runs_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart

@@ -9,10 +9,10 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.fit.runs import runs_from
-from moejax.fit.sweeps.recipe_isoflop import isoflop
 from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
+from moejax.papers.hoffmann.recipe import isoflop
 
 BUDGETS = np.geomspace(1e19, 1e21, 5)
 

@@ -10,11 +10,11 @@ from known_isoflops import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.__main__ import main
 from moejax.fit.search.starts import Sobol
-from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.mixtures.sparsity import ABNAR_2025
 from moejax.papers.abnar.isoflop_analysis import analyse, direction
+from moejax.papers.abnar.isoflop_budgets import isoflop_budgets
 from moejax.papers.abnar.recipe import abnar, sparsest
 from moejax.report import render
 

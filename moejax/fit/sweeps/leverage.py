@@ -1,4 +1,5 @@
-"""Measure the efficiency leverage of trained MoE models, with intervals, from a loss-compute curve per group."""
+"""Measure the efficiency leverage of one group of trained models over another, with intervals, from their
+loss-compute curves."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.special
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
-from moejax.fit.search.fit_law import Progress, fit_law
+from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import FitObjective, Squared
 from moejax.fit.search.starts import Sobol
-from moejax.fit.sweeps.budget_losses import LEAST_BUDGETS, BudgetLosses, budget_losses
+from moejax.fit.sweeps.budget_losses import BudgetLosses, budget_losses
 from moejax.fit.sweeps.settings import precision
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
 from moejax.float64 import float64
@@ -33,104 +34,6 @@ CURVE_STARTS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
-    """Runs of one activation ratio and granularity, with the loss-compute curve of their best runs."""
-
-    activation_ratio: float
-    granularity: float
-    budgets: int
-    curve: FitResult
-    runs: Runs
-    """All runs; only the runs that the curve is fitted to have a weight above 0."""
-
-    @property
-    def spent(self) -> Float[np.ndarray, " fitted"]:
-        """FLOPs of the runs that the curve is fitted to."""
-        return self.runs.design.flops[self.runs.weight > 0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leverages:
-    """Leverage of every group of models at each of its trained budgets; NaN if undefined."""
-
-    dense: Family
-    families: tuple[Family, ...]
-    left_out: tuple[str, ...]
-    rows: Int[np.ndarray, " points"]
-    """Index of the run with the lowest loss in each group and budget."""
-    value: Float[np.ndarray, " points"]
-    low: Float[np.ndarray, " points"]
-    high: Float[np.ndarray, " points"]
-    """Bounds of the delta-method interval from the noise of both curves; the noise is pooled over all curves."""
-
-
-def leverages(
-    runs: Runs,
-    ratio: Float[np.ndarray, " runs"],
-    granularity: Float[np.ndarray, " runs"],
-    budget: Int[np.ndarray, " runs"],
-    flops: Float[np.ndarray, " budgets"],
-    *,
-    level: float = 0.9,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Leverages:
-    """Apply Algorithm 1 of Tian et al. (2025) to the curve of every group and the dense curve (activation ratio 1).
-
-    Raises:
-      UserError: the dense runs or all other groups were trained at too few budgets.
-    """
-    report = progress or (lambda *_: None)
-    best = _best(runs, ratio, granularity, budget)
-    dense = best & (ratio == 1)
-    if dense.sum() < LEAST_BUDGETS:
-        raise UserError(
-            f"Dense runs (num_experts 0, or every expert active) were trained at "
-            f"{counted(int(dense.sum()), 'budget')}, but their loss-compute curve, the baseline of leverage, needs "
-            f"{LEAST_BUDGETS}; train dense models at more budgets."
-        )
-    kept = runs.only(dense)
-    curve, against = _curve_of(kept, seed)
-    pairs = sorted(set(zip(ratio[ratio != 1], granularity[ratio != 1], strict=True)))
-    families, left_out, taken, curves = [], [], [], []
-    for number, (a, g) in enumerate(pairs):
-        report("loss-compute curves", number, len(pairs))
-        own = best & (ratio == a) & (granularity == g)
-        if own.sum() < LEAST_BUDGETS:
-            trained = counted(int(own.sum()), "budget")
-            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {trained}; {LEAST_BUDGETS} are needed.")
-            continue
-        fitted, at = _curve_of(runs.only(own), seed)
-        families.append(_family(a, g, fitted, runs.only(own)))
-        taken.append(np.flatnonzero(own))
-        curves.append(at)
-    if not families:
-        raise UserError(f"No group of MoE models was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
-    values, reaches = zip(
-        *(
-            _between(one, against, flops[budget[rows]], [*curves, against], level)
-            for one, rows in zip(curves, taken, strict=True)
-        ),
-        strict=True,
-    )
-    value, reach = np.concatenate(values), np.concatenate(reaches)
-    return Leverages(
-        dense=_family(1.0, float("nan"), curve, kept),
-        families=tuple(families),
-        left_out=tuple(left_out),
-        rows=np.concatenate(taken),
-        value=value,
-        low=value * np.exp(-reach),
-        high=value * np.exp(reach),
-    )
-
-
-def _family(activation_ratio: float, granularity: float, curve: FitResult, runs: Runs) -> Family:
-    number = int((runs.weight > 0).sum())
-    return Family(activation_ratio=activation_ratio, granularity=granularity, budgets=number, curve=curve, runs=runs)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Between:
     """Leverage of one group of runs over another at given FLOPs; NaN if undefined."""
 
@@ -138,7 +41,7 @@ class Between:
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Bounds of the interval, as in ``Leverages``, with the quadratics' noise; NaN also if ``unknown`` is set."""
+    """Bounds of the interval, from the noise of both curves and of the quadratics; NaN also if ``unknown`` is set."""
     unknown: tuple[str, ...]
     """Reason why the error of each leverage is unknown; empty if it is known."""
     curve: FitResult
@@ -194,13 +97,13 @@ def leverage_of(
     weights = precision(np.sqrt(np.concatenate([one.own for one in losses])))
     parts = np.split(weights, [len(losses[0].runs)])
     kept = [replace(one.runs, weight=weight) for one, weight in zip(losses, parts, strict=True)]
-    (curve, one), (dense, other) = (_curve_of(family, seed, given) for family, given in zip(kept, held, strict=True))
+    (curve, one), (dense, other) = (fit_curve(family, seed, given) for family, given in zip(kept, held, strict=True))
     at = losses[0].runs.design.flops if flops is None else np.asarray(flops, float)
     # The quadratics of a group share coefficients, so their noise is correlated.
     spare = sum(each.degrees_of_freedom for each in losses)
     noise = sum(each.residual for each in losses) / max(spare, 1)
     shared = [noise * each.shared * np.outer(own.loss, own.loss) for each, own in zip(losses, kept, strict=True)]
-    value, reach = _between(one, other, at, [one, other], level, shared, spare)
+    value, reach = leverage_and_reach(one, other, at, [one, other], level, shared, spare)
     why = [
         curve.unknown(lambda law: jnp.log(leverage_between(law, dense.law, at)), len(at)),
         dense.unknown(lambda law: jnp.log(leverage_between(curve.law, law, at)), len(at)),
@@ -254,17 +157,8 @@ def _check_falls(name: str, runs: Runs) -> None:
         )
 
 
-def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
-    """Return a mask of the lowest-loss run in every group and budget; dense runs are one group."""
-    best: dict[tuple[float, float, int], int] = {}
-    for i in np.flatnonzero(runs.weight > 0):
-        key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
-        if key not in best or runs.loss[i] < runs.loss[best[key]]:
-            best[key] = int(i)
-    return np.isin(np.arange(len(runs)), list(best.values()))
-
-
-def _curve_of(runs: Runs, seed: int, fixed: Mapping[str, float] | None = None) -> tuple[FitResult, FitDerivatives]:
+def fit_curve(runs: Runs, seed: int, fixed: Mapping[str, float] | None = None) -> tuple[FitResult, FitDerivatives]:
+    """Fit a loss-compute curve to one run per budget, and differentiate it at its optimum."""
     fitted = fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared(), fixed=fixed)
     return fitted, derivatives(fitted, runs)
 
@@ -273,7 +167,7 @@ def _spare(one: FitDerivatives) -> int:
     return max(int((one.weight > 0).sum()) - len(one.point), 0)
 
 
-def _between(
+def leverage_and_reach(
     mixture: FitDerivatives,
     dense: FitDerivatives,
     flops: np.ndarray,

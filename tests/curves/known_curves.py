@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from moejax.fit.curves.read_curves import Curves, LossCurve, columns_at
+from moejax.curves.read_curves import Curves, LossCurve, columns_at
 from moejax.fit.runs import runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.curves.multi_power import MultiPower

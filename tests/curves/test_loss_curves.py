@@ -10,9 +10,7 @@ import pytest
 from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
-from moejax.errors import UserError
-from moejax.fit.curves.loss_curves import (
-    annealed_loss,
+from moejax.curves.loss_curves import (
     curve_law,
     fit_curves,
     held_out_curve,
@@ -20,7 +18,8 @@ from moejax.fit.curves.loss_curves import (
     predict_curve,
     reach_beyond,
 )
-from moejax.fit.curves.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.curves.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.search.fit_law import EVERY_START, fit_law
 from moejax.fit.search.starts import WarmStart
@@ -80,8 +79,8 @@ def test_a_draw_is_never_a_point_whatever_number_of_stretches_is_asked_for():
 
 def test_the_loss_of_a_branch_is_predicted_from_its_trunk_with_a_range(noisy):
     trunk, branch = curve("constant"), curve("wsd")
-    decay = branch.rates[int(0.8 * STEPS) :]
-    found = annealed_loss(noisy, trunk, int(0.8 * STEPS), decay)
+    whole = np.concatenate([trunk.rates[: int(0.8 * STEPS)], branch.rates[int(0.8 * STEPS) :]])
+    found = predict_curve(noisy, whole, np.array([len(whole)])).iloc[-1]
     assert found["low"] < branch.loss[-1] < found["high"]
     assert found["loss"] < trunk.loss[-1] - 0.02
     assert found["high"] - found["low"] < 0.05

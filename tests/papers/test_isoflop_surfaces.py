@@ -9,12 +9,12 @@ import pytest
 from known_isoflops import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.fit.selection.metrics import predict
-from moejax.fit.sweeps.isoflop_curves import isoflop_budgets
 from moejax.fit.uncertainty.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.laws.mixtures.isoflop_surface import IsoflopSurface, fit_surface, optimal_params_total, optimal_sparsity
 from moejax.laws.mixtures.sparsity import ABNAR_2025, best_params_total
 from moejax.papers.abnar.isoflop_analysis import best_sizes_by_law
+from moejax.papers.abnar.isoflop_budgets import isoflop_budgets
 from moejax.papers.abnar.isoflop_surfaces import (
     best_pair,
     best_sizes,
