@@ -22,6 +22,7 @@ import jax
 from moejax.cli.config_file import load
 from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
+from moejax.train.batches import read_batches
 from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.metrics import TensorBoardLogger
 from moejax.train.hooks import Profile
@@ -106,7 +107,8 @@ def main() -> None:
 
             def bare(name: str, number: int) -> Seconds:
                 state = jax.block_until_ready(program.init(0))
-                step, batches = program.compiled_step(), trainer(name, number, Stop()).batches(phase, 0)
+                run = trainer(name, number, Stop()).runs[0]
+                step, batches = program.compiled_step(), read_batches([run.training], corpus, mesh, phase, 0)
                 began = now()
                 for _ in range(steps):
                     state, _ = step(state, next(batches), phase.schedule)

@@ -137,5 +137,3 @@ def test_an_estimate_needs_no_compiler(capsys, monkeypatch):
     assert data["step_seconds"] > data["roofline"]["compute_seconds"] > 0
     assert run("--topology", "cpu:8", "--estimate") == 0
     assert "roofline" not in capsys.readouterr().out
-    assert run(*words, "--search") == 2
-    assert "exclude each other" in capsys.readouterr().err

@@ -197,7 +197,7 @@ def read_runs(
         dropped=tuple(table.dropped),
         read_from={**table.source, **fitted},
         reading={name: value for name, value in reading.items() if value},
-        tried_settings=None if tried is None else tried[table.frame.index].to_numpy(),
+        tried_settings=None if tried is None else np.asarray(tried[table.frame.index]),
     )
 
 

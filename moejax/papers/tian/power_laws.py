@@ -127,8 +127,8 @@ def hyperparameter_law(
                 continue
             near |= here & (runs.loss <= runs.loss[here].min() * (1 + NEAR_OPTIMAL))
             best = tried[:, np.flatnonzero(here)[np.argmin(runs.loss[here])]]
-            values = {name: np.unique(row[here]) for name, row in zip(SETTINGS, tried, strict=True)}
-            own = dict(zip(SETTINGS, map(float, best), strict=True))
+            values: dict[str, np.ndarray] = {n: np.unique(row[here]) for n, row in zip(SETTINGS, tried, strict=True)}
+            own: dict[str, float] = dict(zip(SETTINGS, map(float, best), strict=True))
             at_an_end.append(any(own[n] in (v[0], v[-1]) for n, v in values.items() if len(v) > 2))
             of_two += [
                 TwoValues(setting=n, better=own[n], other=float(v[v != own[n]][0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,21 +68,21 @@ class _Least:
     """Logarithms of the smallest and of the largest ratio."""
 
     def __call__(self, law: Law) -> Array:
-        return jax.vmap(lambda budget: self._at(law, budget))(jnp.asarray(self.budgets))
+        return jax.vmap(functools.partial(self._at, law))(jnp.asarray(self.budgets))
 
-    def _at(self, law: Law, budget: Scalar) -> Scalar:
+    def _at(self, law: Law, budget: Array) -> Array:
         if not self.sizes:
             return self._loss(law, budget, 0.0)
         still = jax.lax.stop_gradient(law)
 
-        def loss(log_ratio: Scalar) -> Scalar:
+        def loss(log_ratio: Scalar) -> Array:
             tried = self._loss(still, budget, log_ratio)
             return jnp.where(jnp.isnan(tried), jnp.inf, tried)
 
         # By the envelope theorem, the law's lowest loss has the law's derivatives at the constant optimum.
         return self._loss(law, budget, jax.lax.stop_gradient(argmin_between(loss, *self.ratios)))
 
-    def _loss(self, law: Law, budget: Scalar, log_ratio: Scalar) -> Scalar:
+    def _loss(self, law: Law, budget: Array, log_ratio: Scalar) -> Array:
         """Return the loss at a budget for a model whose sizes are multiples of the typical run's."""
         given: dict[str, Scalar] = {**self.like, "flops": budget}
         if self.sizes:
@@ -90,7 +91,7 @@ class _Least:
             if "unique_tokens" in self.like:
                 # The family keeps its epochs.
                 given["unique_tokens"] = given["unique_tokens"] * given["tokens"] / self.like["tokens"]
-        return law(design_from(given))
+        return jnp.asarray(law(design_from(given)))
 
 
 def compute_table(

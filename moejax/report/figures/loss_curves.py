@@ -170,7 +170,7 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     colours = dict(coloured(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False))
     markers = markers_of(colours)
     named, branched = len(runs) <= LEGEND, bool((table["phase"] != TRUNK).any())
-    trunks = dict.fromkeys(runs, "-") if branched else lines_of(runs)
+    trunks: dict[str, Any] = dict.fromkeys(runs, "-") if branched else lines_of(runs)
     validated = "validation_loss" in table and bool(table["validation_loss"].notna().any())
     for run, colour in colours.items():
         for phase, own in table[table["run"] == run].groupby("phase", sort=False):
