@@ -136,7 +136,7 @@ def _set_environment(cache: str, is_dry: bool) -> None:
     if is_dry:
         os.environ["JAX_PLATFORMS"] = "cpu"
         # Programs take longer to compile than to run.
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick_flags(optimised=False)}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick_flags(optimized=False)}"
     elif platforms := os.environ.get("JAX_PLATFORMS"):
         # Checks compare with results of the host's CPU.
         os.environ["JAX_PLATFORMS"] = platforms if "cpu" in platforms else f"{platforms},cpu"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moejax.design.constraint import Constraint
-from moejax.design.problem import of_sizes, optimise
+from moejax.design.problem import of_sizes, optimize
 from moejax.design.sensitivity import prices
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
@@ -54,7 +54,7 @@ def held(name: str, value: float) -> Constraint:
 
 def chosen(law: Any, *constraints: Constraint, **options: Any) -> Mapping[str, float]:
     """Return the design that the optimizer chooses."""
-    return optimise(of_sizes(law, constraints, **options)).values
+    return optimize(of_sizes(law, constraints, **options)).values
 
 
 def beside(found: Mapping[str, float], expected: Mapping[str, Any]) -> Pairs:
@@ -160,7 +160,7 @@ def main() -> None:
         "\n| law | constraint | d loss / d log bound | by solving again | relative difference |\n|---|---|---|---|---|"
     )
     for name, (law, constraints) in PRICED.items():
-        for price in prices(optimise(of_sizes(law, constraints))):
+        for price in prices(optimize(of_sizes(law, constraints))):
             off = abs(price.resolved / price.multiplier - 1)
             print(
                 f"| {name} | {price.constraint} | {price.multiplier:.6f} | {price.resolved:.6f} | {off:.0e} |",

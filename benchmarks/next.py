@@ -249,7 +249,7 @@ class Fitter:
         self.design, self.losses, self.most = design, losses, most
         data = data_of(self.objective, runs_from(design, losses[0]), {}) | {"scale": np.float64(1.0)}
         self.starts = Sobol(512, seed=1)(self.objective, data)
-        self.centred = data.pop("design")
+        self.centered = data.pop("design")
         self.data = {name: value for name, value in data.items() if name != "loss"}
 
     def _lane(self, lane: int, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -265,7 +265,7 @@ class Fitter:
             for number in range(len(chosen)):
                 rows, weight = self._lane(number, chosen)
                 lane = {
-                    "design": jax.tree.map(lambda v, r=rows: np.asarray(v)[r], self.centred),
+                    "design": jax.tree.map(lambda v, r=rows: np.asarray(v)[r], self.centered),
                     "loss": self.losses[number, rows],
                     "weight": weight,
                 }
@@ -279,7 +279,7 @@ class Fitter:
     def law(self, point: np.ndarray) -> Any:
         """Return the law with the coefficients of a point."""
         with float64():
-            return jax.tree.map(float, self.objective.law_at(point, {**self.data, "design": self.centred}))
+            return jax.tree.map(float, self.objective.law_at(point, {**self.data, "design": self.centered}))
 
     def planned(
         self,
@@ -347,7 +347,7 @@ class Laboratory(Fitter):
     def errors(self, points: np.ndarray) -> np.ndarray:
         """Return |log(estimate / truth)| for every seed and target; infinite if there is no estimate."""
         with float64():
-            laws = laws_at(self.objective, points, {**self.data, "design": self.centred})
+            laws = laws_at(self.objective, points, {**self.data, "design": self.centered})
             found = [np.log(np.asarray(jax.vmap(estimand.functional)(laws), float)) for estimand in self.truth.asked]
         off = np.abs(np.stack(found, axis=1) - np.asarray(self.answers))
         return np.where(np.isfinite(off), off, np.inf)

@@ -13,7 +13,7 @@ from moejax.experimental_design.posterior_modes import LOWEST, Mode, Noise, Post
 STEEPEST = 1e3
 """Maximum change of a log loss per standard deviation of the prior, in a plan.
 
-Exponentials of powers change by 1e10 around the centre of the prior, and such information matrices cannot be inverted
+Exponentials of powers change by 1e10 around the center of the prior, and such information matrices cannot be inverted
 accurately.
 """
 
@@ -32,7 +32,7 @@ class AskedModes(PosteriorModes):
         """Return the target's losses averaged over the posterior; the largest mode alone is only its maximum.
 
         Around every mode a log loss is normal, truncated to the expected range (``FACTOR``); modes are weighted by
-        their shares. For undetermined losses this is the centre of the possible range; for determined losses it agrees
+        their shares. For undetermined losses this is the center of the possible range; for determined losses it agrees
         with the modes.
         """
         from scipy.stats import truncnorm

@@ -153,7 +153,7 @@ class Architecture:
     routed_scaling_factor: Positive = _static(1.0)
     """Factor on the weights of a token's experts (DeepSeek)."""
     num_groups: Groups = _static(1)
-    """``group_limited``: number of groups of neighbouring experts."""
+    """``group_limited``: number of groups of neighboring experts."""
     top_k_groups: Groups = _static(1)
     """``group_limited``: number of groups whose experts a token may use."""
     threshold: PositiveShare = _static(0.4)
@@ -312,7 +312,7 @@ class Architecture:
         plain = self.with_plain_weights.router
         instead = "" if plain == self.router else f"router to {plain!r} and "
         return (
-            f"top_k is 1 and router {self.router!r} normalises weights, so the weight of a token's only expert is "
+            f"top_k is 1 and router {self.router!r} normalizes weights, so the weight of a token's only expert is "
             f"constant and the loss gives the router no gradient. Set {instead}norm_topk_prob to False (the weight is "
             f"then the expert's probability), router to 'switch', or top_k to 2 or more."
         )

@@ -56,8 +56,8 @@ def parse(text: str) -> float:
 def plainly(text: str) -> str:
     """Return a number's text in ASCII, without Markdown emphasis, and with a power of ten in exponent notation."""
     text = re.sub(r"\s", " ", text.strip())
-    while emphasised := _EMPHASIS.fullmatch(text):
-        text = emphasised[2].strip()
+    while emphasized := _EMPHASIS.fullmatch(text):
+        text = emphasized[2].strip()
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda raised: "^" + raised[0].translate(_RAISED), text.replace("−", "-"))
     if power := _POWER_OF_TEN.fullmatch(text):
         return f"{power[1] or f'{power[2]}1'}e{power[3]}"

@@ -108,7 +108,7 @@ COLUMNS: dict[str, RunColumn] = {
     "params_active_served": _size("parameters", "params_active without the experts of dropped assignments"),
     "tokens_per_second": _size("tokens/s", "training throughput"),
     "train_seconds": _share("s", "wall time of training"),
-    "mfu": _share("share", "model FLOPs utilisation; empty if the chip's peak is unknown"),
+    "mfu": _share("share", "model FLOPs utilization; empty if the chip's peak is unknown"),
     "goodput": _share("share", "share of wall time spent in steps that ran for the first time, over all attempts"),
     "memory_peak_bytes": _size("bytes", "peak memory of the device that used most; on a CPU, of the process"),
     "versions": _json("versions of the software that trained the run"),

@@ -1,8 +1,8 @@
 """Every test runs on 8 fake CPU devices, which must be asked for before jax is imported.
 
-Programs here are compiled for seconds and run for milliseconds, so LLVM is told not to optimise them and, where XLA has
+Programs here are compiled for seconds and run for milliseconds, so LLVM is told not to optimize them and, where XLA has
 both ways, fused loops are written without its MLIR emitters: less than half of a test's time is left. XLA's passes over
-the program are those of any run. ``MOEJAX_TEST_OPTIMISED=1`` compiles as users do. Tests that compile the same program
+the program are those of any run. ``MOEJAX_TEST_OPTIMIZED=1`` compiles as users do. Tests that compile the same program
 share it through JAX's cache on disk, in a folder of this run of the tests.
 """
 
@@ -26,7 +26,7 @@ os.environ["NPROC"] = "4"
 # Each process that a test starts would compile moejax to bytecode, which takes a third of a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Of processes that tests start, which have no fake devices.
-os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else quick_flags(optimised=False)
+os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMIZED") else quick_flags(optimized=False)
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", os.environ["MOEJAX_TEST_XLA_FLAGS"]]
 )
@@ -72,7 +72,7 @@ def pytest_configure():
 def pytest_collection_modifyitems(config, items):
     """Mark as slow all but some cases of a test that is marked ``matrix``; after the selection, keep one part of it.
 
-    Neighbours go to different parts, so that parts take about as long. Files whose tests take longest come first, so
+    Neighbors go to different parts, so that parts take about as long. Files whose tests take longest come first, so
     that both of two workers have something to do until the end.
     """
     items.sort(key=lambda item: item.path.parent.name not in ("train", "study"))

@@ -676,7 +676,7 @@ def test_the_arrangements_of_iclr_2026_are_those_of_table_4():
 def test_the_gates_and_groups_of_iclr_2026_are_those_of_tables_5_and_6():
     for name, shape in study("iclr_2026", "gates").models.items():
         assert (shape.num_layers, shape.num_heads, shape.head_dim, shape.num_dense_layers) == (17, 22, 64, 1)
-        assert shape.norm_topk_prob == name.endswith("normalised")
+        assert shape.norm_topk_prob == name.endswith("normalized")
     groups = study("iclr_2026", "top-K").models
     assert {(name[:4], shape.top_k) for name, shape in groups.items()} == {
         *(("ra27", 1), ("ra27", 11), ("ra44", 2), ("ra44", 22), ("ra58", 3), ("ra58", 33))

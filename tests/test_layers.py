@@ -26,7 +26,7 @@ BASE = {
     "input_file",
     "interval",
     "json_text",
-    "minimise",
+    "minimize",
     "pytree",
     "quantities",
     "ranges",
@@ -86,7 +86,7 @@ MAY_IMPORT = {
 """The parts of moejax that each part may import: docs/architecture.md as a table."""
 
 ONLY_IN = {
-    "jaxopt": {"minimise.py"},
+    "jaxopt": {"minimize.py"},
     "flax": {"model"},
     "ml_collections": {"cli"},
     "orbax": {"train"},

@@ -47,7 +47,7 @@ paper does not print widths, layers, expert counts, or the final rate. Inferred:
 
 The combine weight of an expert is its probability, even if a token has several experts. Appendix A.2 describes the
 choice of experts but no weights, and Appendix B names MegaBlocks. Its router applies softmax to all experts and by
-default does not normalise the weights of the chosen ones (moe_normalize_expert_weights is None). With normalisation,
+default does not normalize the weights of the chosen ones (moe_normalize_expert_weights is None). With normalization,
 the weight of a single expert is constant and the router gets no gradient: 115 of the 134 sparse models of :grid have
 one active expert.
 """

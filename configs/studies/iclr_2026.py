@@ -10,7 +10,7 @@ Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --c
 | part                       | trains                                                         | FLOPs  | H100 hours |
 |----------------------------|----------------------------------------------------------------|--------|------------|
 | :arrangement               | Table 4's full, interleave and 1dense; shared experts by ratio | 8.9e21 | 4,460      |
-| :gates                     | gates with and without normalisation                           | 5.9e21 | 2,950      |
+| :gates                     | gates with and without normalization                           | 5.9e21 | 2,950      |
 | :top-K                     | three groups of equal activation rate                          | 8.8e21 | 4,600      |
 | :shape                     | all combinations of zeta and mu                                | 2.2e22 | 11,300     |
 | :activation-rate (default) | activation rates at equal N and C                              | 1.5e22 | 7,620      |
@@ -51,7 +51,7 @@ search over shapes (C.3) alone. Expert counts, rates, batches and tokens are in 
   interleave near 1.86, shared ratios near 1.67), so they belong to different models or tokens, which are not printed.
   Here they are one group, and all its losses can be compared. The text has two interleave rows next to full, taken as
   without and with shared experts, and three shared ratios D_se/(K·D_e), taken as 0, 2/5 and 1: 1.6752 and 1.6726 are
-  Table 5's rows without and with D_se = K·D_e. Table 5 also has 1.6712, for D_se = K·D_e without normalisation. If that
+  Table 5's rows without and with D_se = K·D_e. Table 5 also has 1.6712, for D_se = K·D_e without normalization. If that
   is the third row, although C.1 has Norm = True, then the paper did not train the ratio 2/5.
 - Rate and batch follow Tian's Eq. 5. Tokens are 20 per parameter of the dense model of equal N.
 - 7B: 24 layers of width 2048, zeta = 85. 14B: the same layers and width, with N doubled through mu, as Appendix F
@@ -188,7 +188,7 @@ def size(scale: Scale) -> float:
 def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Shape:
     """Return the same layers with the number of experts that gives these N and N_a; D_se = ``ratio``·K·D_e.
 
-    With a single active expert, weights are never normalised: the weight would be 1 and give the router no gradient.
+    With a single active expert, weights are never normalized: the weight would be 1 and give the router no gradient.
     """
     alone = dict(top_k=1, num_shared_experts=0, shared_hidden=0)
     one, two = (sizes(shape | alone | dict(num_experts=number))[0] for number in (1, 2))
@@ -257,7 +257,7 @@ def gates() -> dict[str, Any]:
     kinds["no-SE"] = filled(backbone(num_dense_layers=1), *sizes(backbone()), ratio=0)
     names = ("num_experts", "top_k", "num_shared_experts", "shared_hidden")
     found = {
-        f"{kind}-{'normalised' if norm else 'plain'}": shape
+        f"{kind}-{'normalized' if norm else 'plain'}": shape
         | {name: experts[name] for name in names}
         | dict(norm_topk_prob=norm)
         for (kind, experts), norm in itertools.product(kinds.items(), (True, False))
@@ -408,7 +408,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
     def ratio(found: Shape) -> float:
         return found["num_shared_experts"] * found["shared_hidden"] / found["top_k"] / found["expert_hidden"]
 
-    def normalisation(before: Any) -> dict[str, Any]:
+    def normalization(before: Any) -> dict[str, Any]:
         plain = f"{before.winner}-plain"
         return carried(before, {plain: before.architecture | dict(norm_topk_prob=False)}, expected=plain)
 
@@ -454,7 +454,7 @@ def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts
 
     stages = [
         dict(name="1-arrangement", expected="1dense-SE"),
-        dict(name="1-gates", make=normalisation),
+        dict(name="1-gates", make=normalization),
         dict(name="1-top-K", make=granularity),
         dict(name="1-shape", make=aspect),
         dict(name="2-activation-rate", make=sweep),

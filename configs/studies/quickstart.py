@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
         shape = dense(model_dim, num_layers) | dict(dense_hidden=0)
         hidden = 2 * model_dim // (top_k + shared)
         shape |= dict(num_experts=experts, top_k=top_k, num_shared_experts=shared, expert_hidden=hidden)
-        # The normalised weight of one expert is always 1, and gives the router no gradient.
+        # The normalized weight of one expert is always 1, and gives the router no gradient.
         return shape | dict(norm_topk_prob=top_k > 1)
 
     config.models = {

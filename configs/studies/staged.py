@@ -17,7 +17,7 @@ WIDTH = 32
 def mixture(num_experts: int, top_k: int, shared: int, granularity: int) -> dict:
     """Return routed experts of granularity G = 2·WIDTH / expert_hidden and shared experts of the same width."""
     experts = dict(num_experts=num_experts, top_k=top_k, num_shared_experts=shared)
-    # A normalised weight of a single expert would be 1 and give the router no gradient.
+    # A normalized weight of a single expert would be 1 and give the router no gradient.
     return experts | dict(expert_hidden=2 * WIDTH // granularity, norm_topk_prob=False)
 
 

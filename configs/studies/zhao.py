@@ -39,7 +39,7 @@ loss, which Section 3 mentions without a value; and bfloat16 compute with float3
 
 In all rows, the combine weight of an expert is its probability, so that a group varies only one factor. Section 3
 describes the choice of experts but no weights; the paper names Megatron-LM and TorchTitan. TorchTitan does not
-normalise the weights by default (route_norm=False). Megatron-LM refuses to normalise the weight of a single routed
+normalize the weights by default (route_norm=False). Megatron-LM refuses to normalize the weight of a single routed
 expert, which 24 of the 446 rows have: it would be constant, and the router would get no gradient.
 
 Shapes. A layer of Table 1's models has 33 expert widths, 32 routed and one shared, of which five serve a token. Experts

@@ -322,7 +322,7 @@ def train(
     Args:
       training: a ``Training``, or a dictionary with the settings of a config file.
       out: output folder; by default ``runs/NAME``.
-      data: folder of the tokenised corpus, which trainings can share; by default ``out/data``.
+      data: folder of the tokenized corpus, which trainings can share; by default ``out/data``.
       accept_changes: resume although settings that change the loss differ from the run's.
 
     Returns:

@@ -82,15 +82,15 @@ def _has_devices() -> bool:
         return False
 
 
-def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimised: bool = True) -> None:
+def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimized: bool = True) -> None:
     """Reduce the compile time of XLA's CPU backend, if JAX is not imported yet. Flags set by the user take precedence.
 
     Fits and designs compile programs that run for a second. Compilation takes half the time without XLA's fusion
-    emitters, and a quarter of the time without LLVM's optimization too (``optimised=False``). Optimization pays off if
+    emitters, and a quarter of the time without LLVM's optimization too (``optimized=False``). Optimization pays off if
     a command runs many fits. The last digits of results may differ from normally compiled programs.
     """
     if "jax" not in sys.modules:
-        environment["XLA_FLAGS"] = quick_flags(environment.get("XLA_FLAGS", ""), optimised=optimised)
+        environment["XLA_FLAGS"] = quick_flags(environment.get("XLA_FLAGS", ""), optimized=optimized)
         keep_programs(environment)
 
 
@@ -123,7 +123,7 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
         pass_over_damage()
 
 
-def quick_flags(flags: str = "", *, optimised: bool = True) -> str:
+def quick_flags(flags: str = "", *, optimized: bool = True) -> str:
     """Return ``XLA_FLAGS`` for the fastest compilation of CPU programs. Flags already in ``flags`` take precedence.
 
     With these flags, rounding in large arrays may depend on the number of visible cores, so training does not use them.
@@ -131,7 +131,7 @@ def quick_flags(flags: str = "", *, optimised: bool = True) -> str:
     # The import is local, since it would take a third of the time of --help.
     from importlib.metadata import version
 
-    wanted = [] if optimised else ["xla_backend_optimization_level=0"]
+    wanted = [] if optimized else ["xla_backend_optimization_level=0"]
     # An unknown flag ends the process, and later versions of XLA only have the emitters.
     if version("jaxlib").startswith("0.10."):
         # By default XLA splits code into 32 small LLVM modules, whose number dominates the time.

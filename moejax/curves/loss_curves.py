@@ -1,6 +1,6 @@
 """Fit a law of loss curves; predict held-out curves and the loss under new schedules.
 
-Neighbouring points of a curve are correlated. Blocks of a curve (``read_curves.BLOCKS``), or whole curves if there are
+Neighboring points of a curve are correlated. Blocks of a curve (``read_curves.BLOCKS``), or whole curves if there are
 enough, count as independent draws.
 """
 

@@ -48,7 +48,7 @@ NAMES = {
 MOST_POINTS = 256
 """Maximum number of points of a curve in a fit; more points are averaged over this many blocks."""
 BLOCKS = 8
-"""Number of blocks of a curve that count as one draw each, since neighbouring residuals are correlated."""
+"""Number of blocks of a curve that count as one draw each, since neighboring residuals are correlated."""
 LARGEST_RATE = 1e6
 """Upper limit of a learning rate. Sums of powers of larger rates would overflow float64."""
 LARGEST_LOSS = 1e6

@@ -35,7 +35,7 @@ class DataConfig:
 
     source: str = "python_stdlib"
     """A set prepared by ``moejax data prepare``, or any source that it reads: a file, a folder, ``hf:NAME``, or a key
-    of ``moejax.data.sources.NAMED``. A source that is not prepared is tokenised when training starts."""
+    of ``moejax.data.sources.NAMED``. A source that is not prepared is tokenized when training starts."""
     mixture: tuple[WeightedSource, ...] = ()
     """Several weighted sources, used instead of ``source``."""
     named_mixture: Annotated[str, one_of(("", *MIXTURES))] = ""

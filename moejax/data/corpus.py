@@ -241,7 +241,7 @@ class Corpus:
 
 
 def open_corpus(config: DataConfig, folder: Path) -> Corpus:
-    """Open the data of a config. If a source is not prepared, tokenise it into ``folder`` first. Write the summary of
+    """Open the data of a config. If a source is not prepared, tokenize it into ``folder`` first. Write the summary of
     the data to ``folder``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tokenise a source once, in parallel, with one token shard per input shard. A killed run can be resumed."""
+"""Tokenize a source once, in parallel, with one token shard per input shard. A killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prepare(
     patience_seconds: float = 15.0,
     update: ProgressCallback = lambda share, text: None,
 ) -> PreparedSet:
-    """Tokenise ``source`` into ``folder``, keeping shards that are already finished.
+    """Tokenize ``source`` into ``folder``, keeping shards that are already finished.
 
     A finished set is only opened. With ``again``, changed input shards of the source are read again. If another process
     prepares the same set, wait for at most ``patience_seconds``.
@@ -81,7 +81,7 @@ def prepare(
             input_shards = input_shards_of(source, _source_options(opened, text_field))
             write_json(folder / CHOICES, choices)
             saved = _save_tokenizer(opened, folder)
-            shards = _tokenise(input_shards, folder, choices, saved, workers, update)
+            shards = _tokenize(input_shards, folder, choices, saved, workers, update)
             size = sum(input_shard.size_bytes for input_shard in input_shards)
             manifest = _manifest(source, folder, shards, saved, size, corrupt_share, validation_share)
             write_json(folder / MANIFEST, dump(manifest))
@@ -94,7 +94,7 @@ def _source_options(tokenizer: Tokenizer, text_field: str) -> SourceOptions:
     return SourceOptions(text_field, end, tokenizer.vocab_size)
 
 
-def _tokenise(
+def _tokenize(
     input_shards: Sequence[InputShard],
     folder: Path,
     choices: dict[str, Any],

@@ -1,4 +1,4 @@
-"""Tokenise one input shard: write a file of tokens and a file of document ends per split, and finally a record."""
+"""Tokenize one input shard: write a file of tokens and a file of document ends per split, and finally a record."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ShardSplit:
 
 @dataclass(frozen=True)
 class TokenShard:
-    """Result of tokenising one input shard."""
+    """Result of tokenizing one input shard."""
 
     stem: str
     """Prefix of the file names: ``STEM.train.tokens``, ``STEM.train.ends``, the same two for ``validation``, and
@@ -86,7 +86,7 @@ def token_type(vocab_size: int) -> np.dtype:
 def write_shard(
     input_shard: InputShard, stem: str, folder: Path, tokenizer: Tokenizer, share: float, tick: BytesCallback
 ) -> TokenShard:
-    """Tokenise an input shard into ``folder``, a batch of documents at a time.
+    """Tokenize an input shard into ``folder``, a batch of documents at a time.
 
     Raises:
       UserError: tokens of the input shard are outside the tokenizer's vocabulary.

@@ -45,7 +45,7 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Return the tokens of each text without the end-of-document token; None for a text that cannot be
-        tokenised."""
+        tokenized."""
         raise NotImplementedError
 
     def decode(self, tokens: np.ndarray) -> str:
@@ -277,7 +277,7 @@ def _utf8(text: bytes) -> str | None:
 
 
 def prompt_tokens(tokenizer: Tokenizer, text: bytes, first_token: int | None = None) -> list[int] | None:
-    """Return the tokens of a text, including its opening tokens, or None if it cannot be tokenised.
+    """Return the tokens of a text, including its opening tokens, or None if it cannot be tokenized.
 
     An empty text without opening tokens becomes ``first_token``, by default the end-of-document token, because a model
     needs at least one token.

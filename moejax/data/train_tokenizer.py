@@ -18,7 +18,7 @@ from moejax.say import ProgressCallback
 END = "<|endoftext|>"
 
 SPLIT = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""Pre-tokenisation pattern. Merges stay within a word with its leading space, a group of at most three digits,
+"""Pre-tokenization pattern. Merges stay within a word with its leading space, a group of at most three digits,
 punctuation, or spaces.
 """
 

@@ -1,6 +1,6 @@
-"""Design an architecture for a budget by gradient-based optimisation, with constraints and the price of each.
+"""Design an architecture for a budget by gradient-based optimization, with constraints and the price of each.
 
-Every problem has the form ``minimise w·m(z) where low ≤ m(z) ≤ high``, which ``solve.py`` solves. The z are logarithms
+Every problem has the form ``minimize w·m(z) where low ≤ m(z) ≤ high``, which ``solve.py`` solves. The z are logarithms
 of the chosen quantities, and the m are measures of the design, computed by a law and the accounting.
 
 The package is callable: ``moejax.design("zhao", flops=1e24)`` calls ``moejax.design.decide.design``.

@@ -134,7 +134,7 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
     Large enough widths are multiples of ``MULTIPLES``. The number of key-value heads is a power of two. The number of
     heads is a multiple of this power and, if large enough, of ``HEADS_MULTIPLE``; the head width is unchanged. With
     ``exact``, widths and heads are the integers nearest to the ratios of ``like``. If a token has only one routed
-    expert, its weight is not normalised, so that the router can be trained.
+    expert, its weight is not normalized, so that the router can be trained.
     """
     wider = shape["model_dim"] / like.model_dim
     scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}

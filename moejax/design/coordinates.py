@@ -220,7 +220,7 @@ class Shapes:
     exactly.
 
     The search chooses the model width and further quantities that the law reads (``inputs``). Quantities that the law
-    does not read are not optimised, because the search would choose their cheapest value, such as one very wide layer.
+    does not read are not optimized, because the search would choose their cheapest value, such as one very wide layer.
     They keep their ratio to the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and
     kind of attention are unchanged.
     """

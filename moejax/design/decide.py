@@ -15,7 +15,7 @@ from moejax.architecture import Architecture
 from moejax.design.build import Built, build, config_text, max_tokens_within, measured, training_settings
 from moejax.design.constraint import Constraint, bounded, held, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
-from moejax.design.problem import Optimum, Problem, of_sizes, optimise
+from moejax.design.problem import Optimum, Problem, of_sizes, optimize
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
 from moejax.errors import UserError
 from moejax.float64 import float64
@@ -68,7 +68,7 @@ def repeats(optimum: Optimum) -> Repeats | None:
 
 def _optimum(problem: Problem) -> Optimum | None:
     try:
-        return optimise(problem)
+        return optimize(problem)
     except ValueError:
         return None
 
@@ -198,10 +198,10 @@ def decide(
       level: coverage of the intervals.
 
     Raises:
-      UserError: like ``optimise``, or the level is not between 0 and 1.
+      UserError: like ``optimize``, or the level is not between 0 and 1.
     """
     check_level(level)
-    optimum = optimise(problem)
+    optimum = optimize(problem)
     flat = flat_region(optimum, within)
     open_ones = undecided(optimum, flat)
     # Of the laws with ranges, only a fit has an uncertainty.
@@ -221,7 +221,7 @@ def decide(
         repeats=repeats(optimum),
     )
     try:
-        shape = optimum if isinstance(problem.space, Shapes) else optimise(of_shapes(problem, like))
+        shape = optimum if isinstance(problem.space, Shapes) else optimize(of_shapes(problem, like))
         built = build(shape, known, exact=exact)
     except ValueError as why:
         return replace(decision, not_built=told(why))
@@ -321,7 +321,7 @@ def side_by_side(
     optima: dict[str, Optimum | str] = {}
     for name, law in laws.items():
         try:
-            optima[name] = optimise(make(law, constraints))
+            optima[name] = optimize(make(law, constraints))
         except ValueError as why:
             optima[name] = told(why)
     return optima

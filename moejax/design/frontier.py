@@ -16,7 +16,7 @@ import numpy as np
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, held
 from moejax.design.coordinates import EXPANSIONS, Sizes
-from moejax.design.problem import Optimum, Problem, optimise
+from moejax.design.problem import Optimum, Problem, optimize
 from moejax.design.sensitivity import along, solve_again, within_the_search
 from moejax.errors import UserError
 from moejax.float64 import float64
@@ -119,7 +119,7 @@ def landscape(
         others = [constraint for constraint in problem.constraints if constraint.name not in names]
         return replace(problem, constraints=(*others, *held(dict(zip(names, pair, strict=True)))))
 
-    middle = optimise(at((values[0][count // 2], values[1][count // 2])))
+    middle = optimize(at((values[0][count // 2], values[1][count // 2])))
     pairs = list(itertools.product(*values))
     near = []
     for pair in pairs:
@@ -140,4 +140,4 @@ def landscape(
 def _along(problem: Problem, name: str, budgets: Sequence[float]) -> list[Optimum | None]:
     middle = budgets[len(budgets) // 2]
     constrained = replace(problem, constraints=(*problem.constraints, Constraint(name=name, high=middle)))
-    return along(optimise(constrained), name, budgets)
+    return along(optimize(constrained), name, budgets)

@@ -17,7 +17,7 @@ import numpy as np
 from moejax.architecture import Architecture
 from moejax.design.constraint import Constraint
 from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
-from moejax.design.problem import Optimum, of_sizes, optimise
+from moejax.design.problem import Optimum, of_sizes, optimize
 from moejax.design.sensitivity import solve_again, under_laws
 from moejax.errors import UserError
 from moejax.laws.accounting import design_of
@@ -60,9 +60,9 @@ def leverage(law: Law, family: Sequence[Constraint], against: Sequence[Constrain
     Raises:
       UserError: a set has no optimum, or the second set never reaches this loss.
     """
-    first = optimise(of_sizes(law, (*family, Constraint(name="flops", high=flops))))
+    first = optimize(of_sizes(law, (*family, Constraint(name="flops", high=flops))))
     loss = Constraint(name="loss", high=first.values["loss"])
-    second = optimise(of_sizes(law, (*against, loss), goal="flops"))
+    second = optimize(of_sizes(law, (*against, loss), goal="flops"))
     return FamilyLeverage(value=second.values["flops"] / flops, family=first, against=second)
 
 

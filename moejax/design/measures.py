@@ -1,4 +1,4 @@
-"""Define measures that can be constrained or minimised: FLOPs of training and inference, sizes, memory, chip-hours."""
+"""Define measures that can be constrained or minimized: FLOPs of training and inference, sizes, memory, chip-hours."""
 
 from __future__ import annotations
 

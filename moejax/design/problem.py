@@ -19,7 +19,7 @@ from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.active_params import ActiveParams
 from moejax.laws.law import Law
-from moejax.minimise import sobol
+from moejax.minimize import sobol
 from moejax.wording import argument, option_hint
 
 STARTS = 8
@@ -198,7 +198,7 @@ def lanes_of(problems: Sequence[Problem]) -> Lane:
     }
 
 
-def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimum:
+def optimize(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimum:
     """Return the problem's optimum, found from several starting points.
 
     Raises:

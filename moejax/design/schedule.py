@@ -1,4 +1,4 @@
-"""Find the schedule with the lowest loss at a horizon under a loss-curve law, by gradient-based optimisation.
+"""Find the schedule with the lowest loss at a horizon under a loss-curve law, by gradient-based optimization.
 
 After the warm-up the rate never rises: it is peak · exp(-s), where s is a cumulative sum of squares, one per knot. This
 makes the problem unconstrained. Between knots the logarithm of the rate is linear.
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from moejax import minimise
+from moejax import minimize
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.laws.curves.schedule_sums import sums_at
@@ -155,7 +155,7 @@ def best_schedule(law: Law, steps: int, *, warmup: int, peak: float, knots: int 
         }
         done = np.arange(knots) / knots
         starts = np.sqrt([np.where(done >= begin, 3.0 / (knots * (1 - begin)), 1e-6) for begin in (0.0, 0.5, 0.8)])
-        ended = minimise.minimise_lanes(objective, starts, shared, np.zeros(len(starts)), max_iterations=1500)
+        ended = minimize.minimize_lanes(objective, starts, shared, np.zeros(len(starts)), max_iterations=1500)
         best = int(np.argmin(ended.values))
         rates = np.array(_rates(objective, ended.points[best], peak))
         # Rounding must not turn a constant rate into a rise.

@@ -92,7 +92,7 @@ def prices(optimum: Optimum) -> list[Price]:
 
 
 def goal_of(optimum: Optimum) -> float:
-    """Return the value of the minimised objective: a loss, -log of a leverage, or log of a cost."""
+    """Return the value of the minimized objective: a loss, -log of a leverage, or log of a cost."""
     problem = optimum.problem
     if problem.goal != "loss":
         return math.log(optimum.values[problem.goal])

@@ -1,6 +1,6 @@
 """Compile problems and solve many at once, with an augmented Lagrangian and Newton steps on the optimality conditions.
 
-The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Problems are solved in batches; each problem of a batch is a
+The problem is ``minimize w·m(z) where low ≤ m(z) ≤ high``. Problems are solved in batches; each problem of a batch is a
 lane. Laws, weights and constraints are arguments, so one program serves many laws, budgets and goals.
 """
 
@@ -30,7 +30,7 @@ GOALS = {"loss": lambda loss: loss, "efficiency_leverage": lambda leverage: -jnp
 
 
 def output_of(law: Law) -> str:
-    """Return the law's output that designs minimise or maximise.
+    """Return the law's output that designs minimize or maximize.
 
     Raises:
       UserError: the law has no output of ``GOALS``.
@@ -51,7 +51,7 @@ class CompiledProblem:
     space: Space
     assumptions: CostAssumptions
     measured: tuple[str, ...]
-    """Keys of ``MEASURES`` that are constrained or minimised and are not coordinates."""
+    """Keys of ``MEASURES`` that are constrained or minimized and are not coordinates."""
     output: str
 
     @property
@@ -182,7 +182,7 @@ def _solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
     missed = np.full(len(points), np.inf)
     solved = None
     for _ in range(ROUNDS):
-        points = _minimise(program, points, lanes)
+        points = _minimize(program, points, lanes)
         measures = local(program, points, lanes["law"]).measures
         outside = np.abs(_outside(measures, lanes["low"], lanes["high"])).max(axis=1)
         shifted = measures + lanes["multiplier"] / lanes["penalty"]
@@ -198,8 +198,8 @@ def _solve(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> Solved:
     return solved
 
 
-def _minimise(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
-    """Minimise the augmented Lagrangian from every point.
+def _minimize(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
+    """Minimize the augmented Lagrangian from every point.
 
     Newton steps along the Hessian's eigenvectors have an adaptive maximum length and are accepted only if they decrease
     the value. They are computed in NumPy for all lanes together, so that the search needs no compilation.

@@ -1,4 +1,4 @@
-"""Summarise designs as a ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
+"""Summarize designs as a ``Result``: the optimum, the model to train, prices of constraints, the flat region."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _columns(*names: str) -> list[Column]:
 
 
 def summary(name: str, decision: DesignResult) -> Result:
-    """Summarise a design: the model to train, prices of constraints, value of repetition, and published models."""
+    """Summarize a design: the model to train, prices of constraints, value of repetition, and published models."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     notes = _to_train(decision)
     if optimum.unidentified:
@@ -277,14 +277,14 @@ def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAss
 def laws_summary(
     optima: Mapping[str, Optimum | str], constraints: Sequence[Constraint], beyond: Mapping[str, Mapping[str, float]]
 ) -> Result:
-    """Summarise each law's optimum and its extrapolation ``beyond`` the fitted range, or the reason why it has none."""
+    """Summarize each law's optimum and its extrapolation ``beyond`` the fitted range, or the reason why it has none."""
     decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
     none = {name: one for name, one in optima.items() if isinstance(one, str)}
     table = Table(
         f"Every law under {'; '.join(map(str, constraints))}",
         (Column("law"), *_columns(*SIDE_BY_SIDE, "loss")),
         [[name, *_sizes(one), one.values.get("loss")] for name, one in decided.items()],
-        ["The laws' losses refer to different data and tokenisers; compare the designs, not the losses."],
+        ["The laws' losses refer to different data and tokenizers; compare the designs, not the losses."],
     )
     return Result(
         warnings=[
@@ -309,7 +309,7 @@ def _sizes(optimum: Optimum | None) -> list[float | None]:
 
 
 def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
-    """Summarise, for every budget, the best design, the best dense model, and the dense model of equal size."""
+    """Summarize, for every budget, the best design, the best dense model, and the dense model of equal size."""
 
     def output(optimum: Optimum | None) -> float | None:
         return None if optimum is None else optimum.values[optimum.problem.program.output]
@@ -343,7 +343,7 @@ def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
 
 
 def landscape_summary(law: str, landscape: Landscape) -> Result:
-    """Summarise the law's best output as a table over two coordinates."""
+    """Summarize the law's best output as a table over two coordinates."""
     (first, second), heights = landscape.names, landscape.heights.tolist()
     rows = [[value, *row] for value, row in zip(landscape.values[0], heights, strict=True)]
     head = Column(f"{first} \\ {second}", functools.partial(format, digits=3))

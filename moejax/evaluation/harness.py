@@ -1,12 +1,12 @@
 """Evaluate moejax models with lm-evaluation-harness (EleutherAI) through its Python API.
 
-Text is tokenised as in the harness's own adapter for Hugging Face models, so that results are comparable. A context
-and its continuation are tokenised together and split after the number of tokens that the context has by itself. Opening
+Text is tokenized as in the harness's own adapter for Hugging Face models, so that results are comparable. A context
+and its continuation are tokenized together and split after the number of tokens that the context has by itself. Opening
 tokens (``Tokenizer.opening``) precede them. Rolling likelihoods score only the text's own tokens, after one opening
 token.
 """
 
-# Where lm_eval's annotations contradict its behaviour, this module uses ``Any``.
+# Where lm_eval's annotations contradict its behavior, this module uses ``Any``.
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, flops_per_token, params
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
-from moejax.minimise import sobol
+from moejax.minimize import sobol
 from moejax.wording import argument, option_hint
 
 COUNT = 1024

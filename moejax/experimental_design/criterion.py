@@ -44,7 +44,7 @@ def posterior_arrays(
 
     Args:
       rivals: True if the laws compete to predict one output, False if each law predicts its own output.
-      region: True to minimise the sum of the answers' variances, False to minimise the mean ratio of each variance to
+      region: True to minimize the sum of the answers' variances, False to minimize the mean ratio of each variance to
         its value before the runs.
     """
     first = posteriors[0]

@@ -62,7 +62,7 @@ class Relaxed:
 
 
 def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget: RunBudget) -> Relaxed:
-    """Find the fractional numbers of runs that minimise the variance within a budget."""
+    """Find the fractional numbers of runs that minimize the variance within a budget."""
     counts, bound = np.zeros(len(cost)), 0.0
     with float64():
         left = 1.0
@@ -86,9 +86,9 @@ def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget
 
 
 def corner(slope: np.ndarray, cost: np.ndarray, budget: RunBudget) -> np.ndarray:
-    """Return the feasible numbers of runs that minimise the linearised share (``slope``).
+    """Return the feasible numbers of runs that minimize the linearized share (``slope``).
 
-    This is a linear program with two constraints. At a given price of FLOPs, the best runs minimise slope + price ·
+    This is a linear program with two constraints. At a given price of FLOPs, the best runs minimize slope + price ·
     cost. Bisection finds the price at which they use the whole budget.
     """
 
@@ -271,7 +271,7 @@ class ExperimentPlan:
 def choose_runs(
     posteriors: Sequence[LaplacePosterior], flops: Float[np.ndarray, " candidates"], budget: RunBudget
 ) -> ExperimentPlan:
-    """Choose the runs that minimise the variance of the answers.
+    """Choose the runs that minimize the variance of the answers.
 
     Args:
       flops: cost of every candidate.
@@ -322,7 +322,7 @@ def deviations(arrays: PosteriorArrays, counts: np.ndarray) -> Float[np.ndarray,
 
 
 def weights(fits: Sequence[FitResult]) -> list[float]:
-    """Return the Akaike weights of laws fitted to the same runs: exp(-AICc / 2), normalised to sum to 1.
+    """Return the Akaike weights of laws fitted to the same runs: exp(-AICc / 2), normalized to sum to 1.
 
     See Burnham and Anderson (2002), Section 2.9. AICc accounts for a group's random effect (``information_criteria``).
     The weights are not probabilities that a law is true, because all laws may be wrong.

@@ -23,7 +23,7 @@ from moejax.laws.law import Law
 from moejax.wording import argument, option_hint
 
 PRIOR = 2.0
-"""Prior standard deviation of a centred coefficient, in e-folds; linear for a coefficient without a fixed sign."""
+"""Prior standard deviation of a centered coefficient, in e-folds; linear for a coefficient without a fixed sign."""
 UNIDENTIFIED_SHARE = 0.5
 """Share of an answer's variance due to the prior above which the runs do not identify the answer."""
 
@@ -34,7 +34,7 @@ class Undefined(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplacePosterior:
-    """A law linearised in its search coordinates around a point, with Gaussian noise in log loss.
+    """A law linearized in its search coordinates around a point, with Gaussian noise in log loss.
 
     ``free`` are the coordinates of ``FitObjective``, in which a coefficient with a fixed sign is a logarithm. Runs of
     a group share part of their noise. A model is an architecture of candidates; the table may already have runs of it.
@@ -103,10 +103,10 @@ def laplace_posterior(
     output: str = "loss",
     candidate_weights: Float[np.ndarray, " candidates"] | None = None,
 ) -> LaplacePosterior:
-    """Return the posterior of a law given runs, linearised at ``law``.
+    """Return the posterior of a law given runs, linearized at ``law``.
 
     Args:
-      law: the fitted law, or another law to linearise at.
+      law: the fitted law, or another law to linearize at.
       candidates: fields with an entry per candidate.
       answers: functionals with positive values.
       noise: standard deviation of log loss between runs of one design with weight 1.
@@ -124,8 +124,8 @@ def laplace_posterior(
     objective = FitObjective(type(law), Squared(), tuple(sorted(fixed)), output)
     data = data_of(objective, runs, fixed)
     count = max(np.size(value_of(candidates, name)) for name in objective.law.inputs)
-    centred = in_units(runs_from(candidates, np.ones(count)).design, data["units"])
-    new = {**data, "design": centred, "loss": np.ones(count)}
+    centered = in_units(runs_from(candidates, np.ones(count)).design, data["units"])
+    new = {**data, "design": centered, "loss": np.ones(count)}
     with float64():
         point = np.asarray(objective.point_of(law, data))
         fitted, old = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))

@@ -1,6 +1,6 @@
 """Find the modes of a law's posterior for any number of runs, by least squares with a prior from many initial guesses.
 
-A fit without a prior needs as many runs as the law has coefficients, and a linearisation at its optimum ignores other
+A fit without a prior needs as many runs as the law has coefficients, and a linearization at its optimum ignores other
 modes. With a prior centered at the middle of a fit's initial guesses, fewer runs suffice. Each mode is kept with its
 share of the posterior by Laplace's approximation. A plan accounts for all modes, and also values runs that distinguish
 modes (``criterion.py``).
@@ -29,7 +29,7 @@ from moejax.fit.search.objective import FitObjective, Squared, data_of
 from moejax.fit.search.starts import Sobol, middle_and_spread
 from moejax.float64 import float64
 from moejax.laws.design import Design, design_from, in_units, known
-from moejax.minimise import least_squares
+from moejax.minimize import least_squares
 
 DRAWN = 256
 """Number of initial guesses, which are drawn once."""
@@ -55,7 +55,7 @@ Heavy tails could also discount costly runs that a law misfits, although the law
 LEVELS, SETTLED = 30, 0.01
 """Maximum rounds for the noise level with heavy tails, and the relative change at which the level has converged."""
 TRIED, TRIED_STEPS = 8, 30
-"""Number of local optima to optimise for each of ``GROWTHS`` and ``TAILS``, and steps of each of the two passes."""
+"""Number of local optima to optimize for each of ``GROWTHS`` and ``TAILS``, and steps of each of the two passes."""
 LOWEST = 0.1
 """Share of the typical loss below which the logarithm is replaced by its tangent."""
 APART = 1.0

@@ -96,7 +96,7 @@ def propose_for(
     fixed: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Proposal:
-    """Propose the runs that minimise the uncertainty of named answers, given a table of runs.
+    """Propose the runs that minimize the uncertainty of named answers, given a table of runs.
 
     Args:
       targets: answers with their given quantities. An answer is ``loss``, a published model, a decision such as
@@ -138,12 +138,12 @@ def propose(
     asked: Design | None = None,
     **options: Any,
 ) -> Proposal:
-    """Propose the runs that minimise the uncertainty of answers.
+    """Propose the runs that minimize the uncertainty of answers.
 
     Args:
       laws: law classes by name.
       answers: functionals with positive values, keyed by law, in the same order for all laws.
-      around: laws, by name, to linearise at instead of a fit, for example if there are too few runs for a fit.
+      around: laws, by name, to linearize at instead of a fit, for example if there are too few runs for a fit.
       noise: standard deviation of log loss; by default the smallest residual noise of the fits. The intraclass
         correlation is from the same fit.
       modes: True to plan for all modes of a law's posterior, not only for its best fit. This is always done for a law

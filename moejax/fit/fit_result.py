@@ -99,7 +99,7 @@ class FitResult(Plotted):
     """A fitted law and the uncertainty of the fit."""
 
     law: Any
-    """Fitted law in its own parameterisation; call it on a Design."""
+    """Fitted law in its own parameterization; call it on a Design."""
     penalty: Penalty
     output: str
     """The law's fitted output."""
@@ -119,7 +119,7 @@ class FitResult(Plotted):
     unidentified: dict[str, str]
     """Coefficients that the data do not determine, with the reason."""
     condition_number: float
-    """Condition number of the normal matrix in centred coordinates; above 1e10 a direction is lost to rounding."""
+    """Condition number of the normal matrix in centered coordinates; above 1e10 a direction is lost to rounding."""
     unidentified_directions: tuple[str, ...]
     """Directions that the table does not determine, as sentences."""
     aicc: float

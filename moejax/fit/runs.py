@@ -205,8 +205,8 @@ def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"]
 
 def _narrow(levels: Float[np.ndarray, " levels"]) -> list[Float[np.ndarray, " part"]]:
     """Cut sorted logarithms into the fewest parts no wider than ``WIDEST``, with the least scatter within parts."""
-    centred = levels - levels.mean()
-    sums, squares = (np.concatenate([[0.0], np.cumsum(centred**power)]) for power in (1, 2))
+    centered = levels - levels.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(centered**power)]) for power in (1, 2))
     cost, first = np.zeros(len(levels) + 1), np.zeros(len(levels) + 1, np.int64)
     for end in range(1, len(levels) + 1):
         starts = np.arange(np.searchsorted(levels, levels[end - 1] - np.log(WIDEST)), end)

@@ -127,9 +127,9 @@ def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
             f"{path}: moejax does not support model_type {name!r}; supported are {', '.join(known)}. Give a checkpoint "
             f"of one of these families."
         )
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+    quantized = config.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise UserError(
             f"{path}: the weights are quantized ({method}), but moejax reads only {', '.join(FLOATS)}. Dequantize the "
             f"checkpoint with transformers and save it again."

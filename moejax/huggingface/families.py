@@ -105,7 +105,7 @@ OLMOE = ModelFamily(
         *experts("mlp"),
     ],
 )
-"""OLMoE: queries and keys normalised over all heads, and gates that are unnormalised probabilities."""
+"""OLMoE: queries and keys normalized over all heads, and gates that are unnormalized probabilities."""
 
 
 def _read_shared(options: Options) -> dict[str, Any]:
@@ -200,7 +200,7 @@ QWEN3_MOE = ModelFamily(
         *experts("mlp"),
     ],
 )
-"""Qwen3-MoE: queries and keys normalised within each head, and no shared expert."""
+"""Qwen3-MoE: queries and keys normalized within each head, and no shared expert."""
 
 
 def _gpt_oss_mappings(architecture: Architecture) -> list[WeightMapping]:

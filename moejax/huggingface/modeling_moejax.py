@@ -362,7 +362,7 @@ class MoejaxModel(MoejaxPreTrainedModel):
         use_cache: bool | None = None,
         **_: object,
     ) -> BaseModelOutputWithPast:
-        """Return the normalised output of the last layer. ``attention_mask`` [B, S] is 0 for padding."""
+        """Return the normalized output of the last layer. ``attention_mask`` [B, S] is 0 for padding."""
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)

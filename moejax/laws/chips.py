@@ -23,9 +23,9 @@ class Chip:
     memory_bytes_per_second: float = 0.0
     """Bandwidth between the chip and its own memory; 0 if not entered."""
     link_bytes_per_second: float = 0.0
-    """Bandwidth to one neighbour in a torus, one way; 0 for other interconnects."""
+    """Bandwidth to one neighbor in a torus, one way; 0 for other interconnects."""
     torus_dimensions: int = 0
-    """Dimensions of the torus, 2 or 3, with two neighbours in each; 0 for other interconnects."""
+    """Dimensions of the torus, 2 or 3, with two neighbors in each; 0 for other interconnects."""
     cycles_per_second: float = 0.0
     """Clock of a matrix unit: the peak divided by 2 · 128 · 128 operations and the number of units; 0 if not
     entered."""
@@ -216,7 +216,7 @@ CHIPS: dict[str, Chip] = {
 
 
 def flops_per_hour(flops_per_second: float, mfu: float) -> float:
-    """Return the FLOPs that a chip computes per hour at the utilisation ``mfu`` of its peak."""
+    """Return the FLOPs that a chip computes per hour at the utilization ``mfu`` of its peak."""
     return flops_per_second * mfu * 3600
 
 

@@ -38,7 +38,7 @@ RESTARTS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim that ``value`` minimises ``objective`` among all positive variables with the same ``held``.
+    """A claim that ``value`` minimizes ``objective`` among all positive variables with the same ``held``.
 
     ``objective`` and ``held`` are functions of the variables. Pass anything else through
     ``Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held quantities, such as a

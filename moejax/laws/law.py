@@ -2,7 +2,7 @@
 the law's name, published constants, decisions and claims; each law's file ends with entries, which ``moejax.laws``
 collects.
 
-A law can be fitted (``jax.grad`` with respect to coefficients), optimised over (``jax.grad`` with respect to the
+A law can be fitted (``jax.grad`` with respect to coefficients), optimized over (``jax.grad`` with respect to the
 design), bootstrapped (``jax.vmap`` over laws) and plotted. It is written for one point, in plain arithmetic, and never
 branches on values. A call only checks that the required inputs are given; ``moejax.laws.predict`` checks values.
 """
@@ -89,7 +89,7 @@ def coefficient(
       is_exponent: True for an exponent that does not occur in any ``dimension``.
       output: the only output that depends on this coefficient; None if several outputs may.
 
-    The fitting engine centres the inputs of a law. It uses dimensions and shifts to transform the fitted coefficients
+    The fitting engine centers the inputs of a law. It uses dimensions and shifts to transform the fitted coefficients
     back to plain units (``in_units``).
     """
     return dataclasses.field(

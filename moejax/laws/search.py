@@ -1,4 +1,4 @@
-"""Minimise smooth functions in pure JAX: of one number between two bounds, or of two numbers at a fixed cost."""
+"""Minimize smooth functions in pure JAX: of one number between two bounds, or of two numbers at a fixed cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BISECTIONS = 60
 
 
 def argmin_between(function: Callable[[Any], Any], low: Scalar, high: Scalar) -> Any:
-    """Return the minimiser of ``function`` in ``[low, high]`` by a grid search, then bisection on ``jax.grad``.
+    """Return the minimizer of ``function`` in ``[low, high]`` by a grid search, then bisection on ``jax.grad``.
 
     The grid may miss valleys narrower than 1/512 of the interval. If the minimum is at a bound, the result is exactly
     this bound. Inside the interval, the result can be differentiated twice with respect to anything that the function

@@ -109,7 +109,7 @@ def attention_output(
 
 
 def _norm(x: Float[Array, "B T heads K"], weight: Float[Array, "*heads K"], a: Architecture) -> jax.Array:
-    """Normalise each head separately, or all heads as one vector (``qk_norm_all_heads``)."""
+    """Normalize each head separately, or all heads as one vector (``qk_norm_all_heads``)."""
     if not a.qk_norm_all_heads:
         return rms_norm(x, weight, a.norm_epsilon)
     return rms_norm(x.reshape(*x.shape[:2], -1), weight.reshape(-1), a.norm_epsilon).reshape(x.shape)

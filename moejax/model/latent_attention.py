@@ -30,7 +30,7 @@ class Latents(NamedTuple):
     """Cached values per token: C + R numbers, independent of the number of heads."""
 
     latent: Float[Array, "B S C"]
-    """Normalised key-value latent."""
+    """Normalized key-value latent."""
     rope_key: Float[Array, "B S R"]
     """Rotated part of the key, shared by all heads."""
 

@@ -136,7 +136,7 @@ def run_layers(
         layer = nnx.merge(structure[kind[0]], params)
         return layer(x, extra, context, window=a.sliding_window if kind[1] else 0)
 
-    one = rematerialised(one, runtime, scanned=runtime.scan_layers)
+    one = rematerialized(one, runtime, scanned=runtime.scan_layers)
 
     def unit_of(kinds: Sequence[tuple[bool, bool]], x: Array, rows: dict[bool, Any]) -> tuple[Array, dict[bool, Any]]:
         waiting = {experts: iter(unstacked(rows[experts])) for experts in rows}
@@ -158,7 +158,7 @@ def run_layers(
     return x, {experts: jax.tree.map(lambda *parts: jnp.concatenate(parts), *parts) for experts, parts in left.items()}
 
 
-def rematerialised(layer: Callable[..., Any], runtime: Runtime, *, scanned: bool) -> Callable[..., Any]:
+def rematerialized(layer: Callable[..., Any], runtime: Runtime, *, scanned: bool) -> Callable[..., Any]:
     """Wrap ``layer(x, row, kind)`` in ``jax.checkpoint`` with the remat policy; ``kind`` is static. Pass
     ``scanned=True`` inside ``jax.lax.scan``."""
     policy = remat_policy(runtime.remat)

@@ -6,7 +6,7 @@ and the embedding of token i + k:
     h_i^k = RMSNorm(Block_k(M_k · [RMSNorm(Emb(t_(i+k))); RMSNorm(h_i^(k-1))]))
 
 The model's unembedding turns h_i^k into logits of token i + k + 1. Modules share embedding and unembedding with the
-model. The block is an ordinary layer, an MoE layer if the model has experts. The report's h is normalised here: by the
+model. The block is an ordinary layer, an MoE layer if the model has experts. The report's h is normalized here: by the
 model's final norm for the model, and by a separate norm for each module (``shared_head.norm`` in the published
 weights). vLLM serves the published module in the same way, with the halves of M in the same order.
 """
@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from moejax.architecture import Architecture
 from moejax.kernels.linear import project
 from moejax.kernels.rms_norm import rms_norm
-from moejax.model.layers import ACTIVATION, ForwardContext, Layer, LayerInputs, rematerialised, stacked, unstacked
+from moejax.model.layers import ACTIVATION, ForwardContext, Layer, LayerInputs, rematerialized, stacked, unstacked
 from moejax.model.parameter import ParamFactory
 from moejax.routing.sums import RoutingSums
 from moejax.sharding import constrain
@@ -75,7 +75,7 @@ def run_mtp_layers(
 ) -> tuple[tuple[Float[Array, "B T D"], ...], RoutingSums | None]:
     """Apply all modules; return the input of the unembedding for each, and their stacked routing sums.
 
-    ``hidden`` is the model's normalised output; ``embedded`` has the embeddings of the unshifted tokens.
+    ``hidden`` is the model's normalized output; ``embedded`` has the embeddings of the unshifted tokens.
     """
     structure, params = nnx.split(layers)
     segments = context.mask.query_segments
@@ -87,7 +87,7 @@ def run_mtp_layers(
         return module(hidden, ahead(embedded, depth), inputs, replace(context, padding_mask=mask))
 
     # The final norm is outside: its gradient needs the block's output, which would otherwise be recomputed.
-    one = rematerialised(one, context.runtime, scanned=False)
+    one = rematerialized(one, context.runtime, scanned=False)
     hiddens, sums = [], []
     for depth, row in enumerate(unstacked((params, inputs)), start=1):
         x, routing = one(hidden, row, depth)

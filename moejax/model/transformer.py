@@ -59,7 +59,7 @@ class Output(NamedTuple):
     """Outputs of one forward pass."""
 
     hidden: Float[Array, "batch length dim"]
-    """Normalised output of the last layer, the input of ``unembed``."""
+    """Normalized output of the last layer, the input of ``unembed``."""
     routing: RoutingSums | None
     """Routing sums stacked over MoE layers, followed by applied multi-token prediction modules; None for a dense
     model."""

@@ -94,7 +94,7 @@ DERIVATIVE = polynomial.polyder(np.eye(3))
 
 @dataclass(frozen=True)
 class Parabola:
-    """A least-squares parabola in log size, centred at ``middle``."""
+    """A least-squares parabola in log size, centered at ``middle``."""
 
     held: dict[str, float]
     """Quantities that are equal in all runs, by name."""

@@ -141,7 +141,7 @@ class Switched:
     """Links between GPUs: NVLink within groups, a network between groups."""
 
     mesh: Mapping[str, int]
-    neighbours: Mapping[tuple[str, ...], int]
+    neighbors: Mapping[tuple[str, ...], int]
     """Number of GPUs of a group that NVLink joins, for every set of mesh axes in mesh order; the minimum over the
     group's GPUs, each of which counts itself.
     """
@@ -150,7 +150,7 @@ class Switched:
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> dict[str, float]:
         """Return the bytes sent, keyed by kind of link. The GPUs of a host share the bytes to other hosts."""
-        devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbours.get(tuple(axes), 1)
+        devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbors.get(tuple(axes), 1)
         shares = zip((NVLINK, INFINIBAND), _shares(kind, devices, near), strict=True)
         return {link: bytes_ * share for link, share in shares if share > 0}
 

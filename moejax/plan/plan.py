@@ -403,7 +403,7 @@ def _communication(sent: Sequence[Collective], links: Interconnect | None) -> tu
     groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
     for one in sent:
         groups.setdefault((one.kind, one.axes), []).append(one)
-    return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
+    return tuple(_summarize(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
 
 def _timed(
@@ -423,7 +423,7 @@ def _timed(
     return communication, program_time(text, topology.device, filled_rows(training, mesh), by_axes, each)
 
 
-def _summarise(
+def _summarize(
     kind: str, axes: tuple[str, ...], alike: list[Collective], links: Interconnect | None
 ) -> CollectiveVolume:
     often = [one for one in alike if not one.is_rare]

@@ -57,7 +57,7 @@ def instructions(program: str) -> tuple[Instruction, ...]:
     entry = next((name for name, computation in computations.items() if computation.is_entry), None)
     if entry is None:
         raise ValueError(
-            "The text is not an optimised program, because it has no ENTRY; give the text of a compiled program."
+            "The text is not an optimized program, because it has no ENTRY; give the text of a compiled program."
         )
     return tuple(_called(entry, computations, Instruction(type="", opcode="", rest="")))
 

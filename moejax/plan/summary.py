@@ -83,7 +83,7 @@ def too_large(plan: Plan, fitting: Sequence[tuple[str, Plan]]) -> str:
     """Return a message about a plan that does not fit, with the changes of ``moejax.plan.search.remedies`` that do."""
     memory = plan.memory
     parts = (
-        f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
+        f"parameters {format_bytes(memory.parameters, 3)}, optimizer {format_bytes(memory.optimizer_state, 3)}, "
         f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
     )
     what = f"{excess(plan).removesuffix('.')} ({parts})."

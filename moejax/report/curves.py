@@ -161,7 +161,7 @@ def summary(
     base, data = result.summary(level), {}
     tables = list(base.tables)
     notes = [
-        "Resampling draws segments of a curve, because residuals of neighbouring points are correlated.",
+        "Resampling draws segments of a curve, because residuals of neighboring points are correlated.",
         *base.notes,
     ]
     if held_out:

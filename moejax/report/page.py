@@ -49,7 +49,7 @@ from moejax.report.conclusions import (
 )
 from moejax.report.figures import compute, loss_curves, optima, predictions, running, runs
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, Draw, dark, ramp
+from moejax.report.figures.style import COLORS, RC, WIDTH_INCHES, Draw, dark, ramp
 from moejax.report.findings import BUDGETS, Findings, read, seconds, summary, versions
 from moejax.report.render import html_table
 from moejax.result import MISSING, size
@@ -121,7 +121,7 @@ def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:
         .render(
             figures=figures,
             drawn={name: Markup(inline(name, figure)) for name, figure in figures.items()},
-            colours=COLOURS,
+            colors=COLORS,
             **values,
         )
     )
@@ -184,11 +184,11 @@ def _interval(ends: Interval, digits: int = 4) -> str:
 
 
 POINTS_PER_INCH = 72
-_DARK = sorted({colour for count in range(2, 11) for colour in ramp(count) if dark(colour)})
+_DARK = sorted({color for count in range(2, 11) for color in ramp(count) if dark(color)})
 
 
 def inline(name: str, figure: Figure) -> str:
-    """Return a figure as an ``<svg>`` element with CSS variables as colours, which default to light mode."""
+    """Return a figure as an ``<svg>`` element with CSS variables as colors, which default to light mode."""
     text = io.StringIO()
     with rc_context(RC):
         drawing: Any = {"bbox_inches": "tight", "pad_inches": 0.02}
@@ -203,9 +203,9 @@ def inline(name: str, figure: Figure) -> str:
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     svg = re.sub(r'xlink:href="#', f'xlink:href="#{name}-', svg)
     svg = re.sub(r"'DejaVu Sans'", "var(--font, system-ui), 'DejaVu Sans'", svg)
-    for variable, colour in COLOURS.items():
-        svg = re.sub(colour, f"var(--{variable}, {colour})", svg, flags=re.IGNORECASE)
-    # Colours of a ramp are lightened on dark pages.
+    for variable, color in COLORS.items():
+        svg = re.sub(color, f"var(--{variable}, {color})", svg, flags=re.IGNORECASE)
+    # Colors of a ramp are lightened on dark pages.
     svg = re.sub("|".join(_DARK), r"color-mix(in oklab, \g<0>, white var(--lift, 0%))", svg, flags=re.IGNORECASE)
     # The page sets the width, with the same scale for all figures; the view box keeps the aspect ratio.
     (width,) = re.findall(r'^<svg[^>]*? width="([\d.]+)pt"', svg)

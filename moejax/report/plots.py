@@ -275,7 +275,7 @@ def draw(plot: Plot, inputs: FigureInputs) -> Figure:
 
 GALLERY, GALLERY_PAGE = "gallery", "gallery.md"
 QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
-"""Pairs of dots per inch and palette colours, tried in order until the image is small enough."""
+"""Pairs of dots per inch and palette colors, tried in order until the image is small enough."""
 LARGEST_BYTES = 60_000
 
 
@@ -301,11 +301,11 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = 
 def small_png(figure: Figure) -> bytes:
     """Return the figure as a palette PNG, smaller than ``LARGEST_BYTES`` if one of ``QUALITIES`` allows it."""
     content = b""
-    for dots, colours in QUALITIES:
+    for dots, colors in QUALITIES:
         with rc_context(RC):
             drawn = io.BytesIO()
             figure.drawing.savefig(drawn, format="png", dpi=dots, facecolor=PAPER, metadata={"Software": None})
-        image = Image.open(drawn).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+        image = Image.open(drawn).convert("RGB").quantize(colors, dither=Image.Dither.NONE)
         out = io.BytesIO()
         image.save(out, format="png", optimize=True)
         content = out.getvalue()

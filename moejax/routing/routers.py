@@ -66,7 +66,7 @@ def sigmoid_topk(
     norm_topk_prob: bool = True,
     routed_scaling_factor: float = 1.0,
 ) -> Routing:
-    """Select the top k by sigmoid score + bias; weights are the normalised scores of the selection (DeepSeek-V3, Eq.
+    """Select the top k by sigmoid score + bias; weights are the normalized scores of the selection (DeepSeek-V3, Eq.
     12–16)."""
     expert = top_k_indices(jax.nn.sigmoid(logits), top_k, bias)
     return _sigmoid_routing(logits, expert, norm_topk_prob, routed_scaling_factor)
@@ -144,7 +144,7 @@ def top_p(logits: Logits, *, top_k: int, bias: Bias = None, key: NoiseKey = None
     """Select the most likely experts until their probabilities sum to ``threshold``: at least one and at most
     ``top_k``.
 
-    See Huang et al. 2024, "Harder Tasks Need More Experts". Weights are the probabilities, not normalised. The bound
+    See Huang et al. 2024, "Harder Tasks Need More Experts". Weights are the probabilities, not normalized. The bound
     ``top_k``, which fixes the shapes, is not in the paper; set it to the number of experts to disable it.
     """
     probabilities = jax.nn.softmax(logits, axis=1)
@@ -265,18 +265,18 @@ def update_bias(
     return bias + rate * (step - step.mean(-1, keepdims=True))
 
 
-def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float) -> Float[Array, "tokens top_k"]:
-    return factor * (scores / scores.sum(axis=1, keepdims=True) if normalise else scores)
+def _scaled(scores: Float[Array, "tokens top_k"], normalize: bool, factor: float) -> Float[Array, "tokens top_k"]:
+    return factor * (scores / scores.sum(axis=1, keepdims=True) if normalize else scores)
 
 
-def _sigmoid_routing(logits: Logits, expert: Int[Array, "tokens top_k"], normalise: bool, factor: float) -> Routing:
+def _sigmoid_routing(logits: Logits, expert: Int[Array, "tokens top_k"], normalize: bool, factor: float) -> Routing:
     """Return the routing with sigmoid scores as weights.
 
-    Scores are normalised on a log scale: if all logits are very negative, sums of scores and gradients of quotients
+    Scores are normalized on a log scale: if all logits are very negative, sums of scores and gradients of quotients
     underflow. Weights keep the epsilon of the DeepSeek-V3 and transformers code; probabilities sum to 1.
     """
     log_scores = jax.nn.log_sigmoid(logits)
-    if normalise:
+    if normalize:
         chosen = gather_scores(log_scores, expert)
         total = jax.nn.logsumexp(chosen, axis=1, keepdims=True)
         weight = jnp.exp(chosen - jnp.logaddexp(total, math.log(1e-20)))

@@ -330,7 +330,7 @@ def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
     ]
     falls = [
         SanityCheck(
-            f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighbouring pairs",
+            f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighboring pairs",
             f"{falling} of {len(pairs)}" if pairs else "no model has two budgets without repeated text",
             falling >= FALLING_SHARE * len(pairs) if pairs else None,
         )

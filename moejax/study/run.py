@@ -150,7 +150,7 @@ def _differs(path: Path, text: str) -> bool:
     return not path.is_file() or path.read_bytes() != text.encode()
 
 
-def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
+def materialize(study: Study, folder: Path, *, corpus: bool = True) -> None:
     """Create a study's folder with the identity of each training run and, unless ``corpus`` is False, its corpus.
 
     Raises:
@@ -172,7 +172,7 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
             claim(folder / "models" / training.name, TRAINING, training.as_json())
 
 
-def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
+def materialize_at(study: Study, url: str, mount: Mount | None = None) -> None:
     """Create a study's folder locally, then copy it to an object store that is mounted at ``mount``.
 
     Raises:
@@ -180,12 +180,12 @@ def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
         the machines.
     """
     if not is_remote(url):
-        materialise(study, Path(url))
+        materialize(study, Path(url))
         return
     check_owner(study, url)
     storage = open_storage(url)
     with tempfile.TemporaryDirectory() as here:
-        materialise(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
+        materialize(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
         for path in sorted(Path(here, "study").rglob("*")):
             there = path.relative_to(Path(here, "study")).as_posix()
             # A training run may have been resumed with other settings. The stored file records its own identity.
@@ -242,7 +242,7 @@ def _train(
     """Train the known models of a study."""
     check_as_written(folder / TABLE)
     check_table(study.analysis, folder)
-    materialise(study, folder)
+    materialize(study, folder)
     trainings, storage = study.trainings(), open_storage(folder)
     known: dict[str, RunStatus] = {}
 

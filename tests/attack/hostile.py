@@ -343,7 +343,7 @@ def of_a_law(draw, command, stored):
         "predict": {**sizes, "--constants": names, "--arch": names, "--config": st.just("c.py")},
         "count": {"--arch": names, "--config": st.just("c.py"), "--sequence-length": numbers},
         "ranges": dict.fromkeys(("--params-total", "--params-active", "--gain", "--step"), numbers),
-        "design": {"--mfu": numbers, "--hold": names, "--range": names, "--within": numbers, "--minimise": names},
+        "design": {"--mfu": numbers, "--hold": names, "--range": names, "--within": numbers, "--minimize": names},
     }[command]
     must = [] if command == "count" else ["--law", draw(law)]
     # A design of sound limits takes seconds to compile; of others, a sentence.

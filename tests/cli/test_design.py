@@ -188,8 +188,9 @@ def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_paramete
     assert str(Constraint(name="kv_bytes", low=1e9, high=1e9)) == "kv_bytes = 1 GB"
 
 
-def test_constraints_that_conflict_are_named(capsys):
-    assert main(["design", "--law", "zhao", "--flops", "1e20", "--target-loss", "1.83", "--minimise", "tokens"]) == 2
+@pytest.mark.parametrize("minimize", ["--minimize", "--minimise"])
+def test_constraints_that_conflict_are_named(capsys, minimize):
+    assert main(["design", "--law", "zhao", "--flops", "1e20", "--target-loss", "1.83", minimize, "tokens"]) == 2
     said = capsys.readouterr().err
     assert "cannot all hold" in said
     assert "flops" in said

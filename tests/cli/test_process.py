@@ -1,4 +1,4 @@
-"""A machine with libtpu and without a TPU computes on its CPU; a prediction compiles without optimising."""
+"""A machine with libtpu and without a TPU computes on its CPU; a prediction compiles without optimizing."""
 
 import os
 import subprocess
@@ -53,7 +53,7 @@ def test_without_libtpu_nothing_is_set(installed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_formulas_compiled_without_optimising_give_the_same_numbers_to_the_bit():
+def test_formulas_compiled_without_optimizing_give_the_same_numbers_to_the_bit():
     words = predict.EXAMPLE.split()[1:]
     # A process that has JAX already compiles as XLA does by itself.
     said = [
@@ -72,7 +72,7 @@ def test_what_is_set_of_the_compiler_stays(monkeypatch):
     monkeypatch.delitem(sys.modules, "jax")
     flags = "--xla_backend_optimization_level=2 --xla_dump_to=here"
     environment = {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": ""}
-    compile_quickly(environment, optimised=False)
+    compile_quickly(environment, optimized=False)
     assert environment["XLA_FLAGS"].startswith(flags)
     assert environment["XLA_FLAGS"].count("optimization_level") == 1
 

@@ -38,7 +38,7 @@ def rates(kind, steps=STEPS):
 
 
 def curve(kind, law: Any = TRUTH, *, noise=0.0, along=0.0, seed=0, every=40, steps=STEPS):
-    """A curve of the law with noise of log loss that is alike at neighbours: an AR(1) process."""
+    """A curve of the law with noise of log loss that is alike at neighbors: an AR(1) process."""
     every_rate, at = rates(kind, steps), np.arange(WARMUP + every, steps + 1, every)
     exact = predict(law, runs_from(Design(columns=columns_at(every_rate, at)), np.ones(len(at))))
     random, off = np.random.default_rng(seed), []

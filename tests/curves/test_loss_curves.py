@@ -118,7 +118,7 @@ def test_stretches_of_a_curve_are_draws_and_many_points_are_few():
     assert len(np.unique(runs_of(read, blocks=1).group)) == 3
 
 
-def test_noise_that_is_alike_at_neighbours_widens_the_intervals():
+def test_noise_that_is_alike_at_neighbors_widens_the_intervals():
     read = curves(noise=1e-3, along=0.9, seed=1, every=20)
     found = fit_curves(read, TRUTH, starts=WarmStart((TRUTH,)), search=EVERY_START)
     runs = runs_of(read)

@@ -1,4 +1,4 @@
-"""Tokenised once, in any number of processes, stopped at any moment: always the same set."""
+"""Tokenized once, in any number of processes, stopped at any moment: always the same set."""
 
 import itertools
 import json

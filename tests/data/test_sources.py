@@ -132,7 +132,7 @@ def test_a_folder_may_mix_formats_and_passes_over_what_it_does_not_know(tmp_path
     assert texts(read(tmp_path)) == TEXTS[:3] + TEXTS
 
 
-def test_damaged_lines_are_named_and_their_neighbours_read(tmp_path):
+def test_damaged_lines_are_named_and_their_neighbors_read(tmp_path):
     json_lines(tmp_path, texts=TEXTS[:2])
     with (tmp_path / "web.jsonl").open("a") as file:
         file.write('{"text": "cut sho\n[1]\n{"text": 3}\n\n{"text": "\\ud800"}\n{"text": "last"}\n')
@@ -160,7 +160,7 @@ def test_text_in_another_encoding_is_refused_by_name(tmp_path, suffix, encoding)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
-def test_a_line_in_another_encoding_is_damaged_and_its_neighbours_are_read(tmp_path, encoding):
+def test_a_line_in_another_encoding_is_damaged_and_its_neighbors_are_read(tmp_path, encoding):
     lines = ['{"text": "first é"}\n'.encode("utf-8-sig"), '{"text": "ü"}\n'.encode(encoding), b'{"text": "last"}\n']
     # A line break of several bytes would begin the next line with the rest of it.
     (tmp_path / "web.jsonl").write_bytes(lines[0] + lines[1] + b"\n" + lines[2].decode().encode("utf-8-sig"))
@@ -340,7 +340,7 @@ def test_what_follows_damage_in_a_json_array_is_lost(tmp_path, text, whole):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_a_line_that_is_too_long_or_too_deep_is_named_and_its_neighbours_read(
+def test_a_line_that_is_too_long_or_too_deep_is_named_and_its_neighbors_read(
     tmp_path, suffix, small_input_shards, monkeypatch
 ):
     monkeypatch.setattr(input_file, "MOST_LINE_BYTES", 2_000)
@@ -412,7 +412,7 @@ def test_the_standard_library_is_there_and_split_by_path():
     assert all(document.key == document.name.encode() for document in found)
 
 
-def test_a_damaged_record_does_not_cost_its_neighbours(tmp_path):
+def test_a_damaged_record_does_not_cost_its_neighbors(tmp_path):
     WRITERS[".arrayrecord"](tmp_path)
     path = tmp_path / "web.arrayrecord"
     data = bytearray(path.read_bytes())

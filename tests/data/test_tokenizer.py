@@ -89,7 +89,7 @@ def test_a_prompt_is_a_text_after_the_tokens_that_open_it_and_never_empty(bpe):
     assert prompt_tokens(plain, b"\xff") is None
 
 
-def test_what_is_no_utf8_is_none_and_its_neighbours_are_read(bpe):
+def test_what_is_no_utf8_is_none_and_its_neighbors_are_read(bpe):
     good, bad, empty = open_tokenizer(str(bpe)).encode([b"good", b"\xff\xfe", b""])
     assert bad is None
     assert len(good) > 0 == len(empty)

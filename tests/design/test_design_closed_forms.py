@@ -7,7 +7,7 @@ import pytest
 
 from moejax.design.constraint import Constraint
 from moejax.design.coordinates import Sizes
-from moejax.design.problem import Problem, Unbounded, of_sizes, optimise
+from moejax.design.problem import Problem, Unbounded, of_sizes, optimize
 from moejax.design.sensitivity import prices
 from moejax.laws import PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
@@ -47,7 +47,7 @@ def test_table_4_of_zhao_as_printed(model):
 @pytest.mark.matrix(1)
 def test_what_limits_are_worth_is_what_solving_again_says(name):
     law, constraints = TABLE.PRICED[name]
-    found = prices(optimise(of_sizes(law, constraints)))
+    found = prices(optimize(of_sizes(law, constraints)))
     assert {price.constraint.name for price in found} == {constraint.name for constraint in constraints}
     for price in found:
         assert price.multiplier < 0
@@ -76,6 +76,6 @@ def test_what_a_law_decides_follows_from_what_it_reads():
 def test_a_coordinate_on_which_nothing_depends_is_said_to_be_unidentified():
     routed = next(iter(PUBLISHED["routed"].values())).law
     constraints = (Constraint(name="params_active", high=1e9), Constraint(name="expert_expansion", high=64.0))
-    assert optimise(Problem(law=routed, constraints=constraints, space=Sizes(routed.inputs))).unidentified == (
+    assert optimize(Problem(law=routed, constraints=constraints, space=Sizes(routed.inputs))).unidentified == (
         "tokens",
     )

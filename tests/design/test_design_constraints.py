@@ -10,7 +10,7 @@ from moejax.design.constraint import Constraint, bounded, restated
 from moejax.design.coordinates import Shapes, Sizes
 from moejax.design.decide import beyond, design, of_shapes
 from moejax.design.measures import MEASURES, CostAssumptions
-from moejax.design.problem import of_sizes, optimise
+from moejax.design.problem import of_sizes, optimize
 from moejax.design.sensitivity import along, flat_region, prices, undecided
 from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
@@ -27,12 +27,12 @@ BUDGET = (Constraint(name="flops", high=1e24), Constraint(name="params_total", h
 
 @pytest.fixture(scope="module")
 def zhao():
-    return optimise(of_sizes(ZHAO_2025, BUDGET))
+    return optimize(of_sizes(ZHAO_2025, BUDGET))
 
 
 @pytest.fixture(scope="module")
 def shaped():
-    return optimise(of_shapes(of_sizes(ZHAO_2025, (*BUDGET, Constraint(name="kv_bytes", high=8e9)))))
+    return optimize(of_shapes(of_sizes(ZHAO_2025, (*BUDGET, Constraint(name="kv_bytes", high=8e9)))))
 
 
 def test_a_shadow_price_is_the_change_upon_solving_again(zhao):
@@ -46,7 +46,7 @@ def test_a_shadow_price_is_the_change_upon_solving_again(zhao):
 @pytest.mark.parametrize(("flops", "outside"), [(1e21, set()), (1e24, {"params_active", "tokens"})])
 def test_an_optimum_says_how_far_it_is_beyond_what_its_law_was_fitted_to(flops, outside):
     known = PUBLISHED["chinchilla"]["hoffmann-2022"]
-    optimum = optimise(of_sizes(known.law, [Constraint(name="flops", high=flops)]))
+    optimum = optimize(of_sizes(known.law, [Constraint(name="flops", high=flops)]))
     found = beyond(known, optimum)
     assert set(found) == outside
     for name, factor in found.items():
@@ -73,7 +73,7 @@ def test_a_design_searches_over_shapes_if_asked():
 
 
 def test_the_price_of_a_dense_budget_is_the_slope_of_its_frontier():
-    found = optimise(of_sizes(HOFFMANN_2022, [Constraint(name="flops", high=1e22)]))
+    found = optimize(of_sizes(HOFFMANN_2022, [Constraint(name="flops", high=1e22)]))
     law = frontier(HOFFMANN_2022)
     slope = law.exponent * (law(Design(flops=1e22)) - law.irreducible)
     assert prices(found)[0].multiplier == pytest.approx(float(slope), rel=1e-6)
@@ -84,16 +84,16 @@ def test_the_loss_rises_by_what_was_allowed_at_the_ends_of_the_flat_region(zhao)
     assert experts.low < experts.best < experts.high
     for end in (experts.low, experts.high):
         held = Constraint(name="active_experts", low=end, high=end)
-        risen = optimise(of_sizes(ZHAO_2025, (*BUDGET, held))).values["loss"] - zhao.values["loss"]
+        risen = optimize(of_sizes(ZHAO_2025, (*BUDGET, held))).values["loss"] - zhao.values["loss"]
         assert risen == pytest.approx(0.001, rel=1e-4)
 
 
 def test_sizes_that_a_law_does_not_tell_apart_are_not_decided():
     flat = formula_law("loss = E + A/(N*D)^a")(E=1.7, A=1200.0, a=0.15)
     limit = (Constraint(name="flops", high=1e22),)
-    optimum = optimise(of_sizes(flat, limit))
+    optimum = optimize(of_sizes(flat, limit))
     assert set(undecided(optimum, flat_region(optimum))) == {"params_active", "tokens"}
-    optimum = optimise(of_sizes(HOFFMANN_2022, limit))
+    optimum = optimize(of_sizes(HOFFMANN_2022, limit))
     assert undecided(optimum, flat_region(optimum, 0.5)) == ()
 
 
@@ -129,18 +129,18 @@ def test_a_frontier_falls_with_the_budget(zhao):
 )
 def test_mistakes_are_sentences(constraints, goal, says):
     with pytest.raises(ValueError, match=says):
-        optimise(of_sizes(ZHAO_2025, constraints, goal=goal))
+        optimize(of_sizes(ZHAO_2025, constraints, goal=goal))
 
 
 def test_a_law_without_tokens_does_not_split_a_budget_under_an_upper_constraint_on_tokens():
     routed = PUBLISHED["routed"]["clark-2022-s-base"].law
     with pytest.raises(ValueError, match="cannot split flops between size and tokens"):
-        optimise(of_sizes(routed, (*BUDGET, Constraint(name="tokens", high=1e12))))
+        optimize(of_sizes(routed, (*BUDGET, Constraint(name="tokens", high=1e12))))
 
 
 def test_a_law_that_predicts_no_loss_is_refused():
     with pytest.raises(ValueError, match="needs a law that predicts a loss or a leverage"):
-        optimise(of_sizes(next(iter(PUBLISHED["allocation"].values())).law, BUDGET))
+        optimize(of_sizes(next(iter(PUBLISHED["allocation"].values())).law, BUDGET))
 
 
 def test_a_shape_keeps_its_limits_and_so_does_what_is_built(shaped):
@@ -226,7 +226,7 @@ def test_a_held_sparsity_is_that_of_the_optimum_and_of_the_shape():
     problem = of_sizes(
         ABNAR_2025, (Constraint(name="flops", high=1e20), Constraint(name="sparsity", low=0.9, high=0.9))
     )
-    found = optimise(problem)
+    found = optimize(problem)
     assert found.values["expert_expansion"] == pytest.approx(10.0)
     assert "sparsity = 0.9" in [str(price.constraint) for price in prices(found)]
 
@@ -236,7 +236,7 @@ def test_nothing_is_held_below_the_least_that_can_be(law):
     for coordinate in (one for one in Sizes(tuple(law.inputs)).coordinates if one.least and one.low > 0):
         below = Constraint(name=coordinate.name, low=coordinate.low / 2, high=coordinate.low / 2)
         with pytest.raises(ValueError, match=rf"{coordinate.name} \({coordinate.meaning}\) is at least 1"):
-            optimise(of_sizes(law, (Constraint(name="flops", high=1e22), below)))
+            optimize(of_sizes(law, (Constraint(name="flops", high=1e22), below)))
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, -0.1])

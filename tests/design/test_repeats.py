@@ -5,7 +5,7 @@ import pytest
 from moejax.design.build import max_tokens_within
 from moejax.design.constraint import Constraint
 from moejax.design.decide import of_shapes, repeats
-from moejax.design.problem import of_sizes, optimise
+from moejax.design.problem import of_sizes, optimize
 from moejax.design.sensitivity import along, flat_region, prices
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
@@ -17,7 +17,7 @@ BUDGET, UNIQUE = Constraint(name="flops", high=1e22), Constraint(name="unique_to
 
 @pytest.fixture(scope="module")
 def found():
-    return optimise(of_sizes(LAW, [BUDGET, UNIQUE]))
+    return optimize(of_sizes(LAW, [BUDGET, UNIQUE]))
 
 
 def test_the_allocation_that_muennighoff_prints_comes_out(found):
@@ -32,7 +32,7 @@ def test_the_shadow_price_of_unique_tokens_is_the_change_upon_solving_again(foun
     assert price.multiplier < -0.01
     assert price.resolved == pytest.approx(price.multiplier, rel=1e-4)
     more, less = (
-        optimise(of_sizes(LAW, [BUDGET, Constraint(name="unique_tokens", high=25e9 * times)])).values["loss"]
+        optimize(of_sizes(LAW, [BUDGET, Constraint(name="unique_tokens", high=25e9 * times)])).values["loss"]
         for times in (1.01, 1 / 1.01)
     )
     assert (more - less) / 0.01990066 == pytest.approx(price.multiplier, rel=1e-3)
@@ -40,7 +40,7 @@ def test_the_shadow_price_of_unique_tokens_is_the_change_upon_solving_again(foun
 
 @pytest.mark.parametrize("constraints", [[BUDGET], [BUDGET, Constraint(name="unique_tokens", high=1e15)]])
 def test_with_text_enough_the_answer_is_chinchillas_and_text_is_worth_nothing(constraints):
-    optimum = optimise(of_sizes(LAW, constraints))
+    optimum = optimize(of_sizes(LAW, constraints))
     for name, value in optimal_split(LAW.unrepeated, 1e22).items():
         assert optimum.values[name] == pytest.approx(value, rel=1e-6), name
     assert [price.constraint for price in prices(optimum)] == [BUDGET]
@@ -48,7 +48,7 @@ def test_with_text_enough_the_answer_is_chinchillas_and_text_is_worth_nothing(co
 
 def test_a_law_that_knows_no_repeats_takes_unique_tokens_for_tokens():
     hard, soft = (
-        optimise(of_sizes(HOFFMANN_2022, [BUDGET, Constraint(name=name, high=25e9)]))
+        optimize(of_sizes(HOFFMANN_2022, [BUDGET, Constraint(name=name, high=25e9)]))
         for name in ("tokens", "unique_tokens")
     )
     assert soft.values["tokens"] == pytest.approx(25e9)
@@ -71,7 +71,7 @@ def test_repeats_lie_between_a_hard_constraint_and_text_without_end(found):
 def test_as_little_text_as_costs_a_thousandth_of_a_nat_is_said(found):
     region = next(one for one in flat_region(found, 0.001) if one.name == "unique_tokens")
     held = Constraint(name="unique_tokens", high=region.low)
-    risen = optimise(of_sizes(LAW, [BUDGET, held])).values["loss"] - found.values["loss"]
+    risen = optimize(of_sizes(LAW, [BUDGET, held])).values["loss"] - found.values["loss"]
     assert risen == pytest.approx(0.001, rel=1e-3)
 
 
@@ -85,10 +85,10 @@ def test_along_more_and_more_text_the_loss_falls_until_no_token_returns(found):
 
 
 def test_epochs_can_be_limited_themselves():
-    few = optimise(of_sizes(LAW, [BUDGET, UNIQUE, Constraint(name="epochs", high=4.0)]))
+    few = optimize(of_sizes(LAW, [BUDGET, UNIQUE, Constraint(name="epochs", high=4.0)]))
     assert few.values["tokens"] == pytest.approx(1e11, rel=1e-6)
     with pytest.raises(ValueError, match="epochs cannot be constrained"):
-        optimise(of_sizes(HOFFMANN_2022, [BUDGET, UNIQUE, Constraint(name="epochs", high=4.0)]))
+        optimize(of_sizes(HOFFMANN_2022, [BUDGET, UNIQUE, Constraint(name="epochs", high=4.0)]))
 
 
 def test_a_published_model_repeats_the_same_text():
@@ -108,7 +108,7 @@ def test_a_published_model_repeats_the_same_text():
 def test_where_text_returns_until_the_law_is_flat_flops_are_worth_nothing_or_that_is_said(unique):
     flat, said = None, ""
     try:
-        flat = optimise(of_sizes(LAW, [BUDGET, Constraint(name="unique_tokens", high=unique)]))
+        flat = optimize(of_sizes(LAW, [BUDGET, Constraint(name="unique_tokens", high=unique)]))
     except ValueError as why:
         said = str(why)
     if flat is None:
@@ -118,6 +118,6 @@ def test_where_text_returns_until_the_law_is_flat_flops_are_worth_nothing_or_tha
         assert abs(flat.multipliers.get("flops", 0.0)) < 1e-5
 
 
-def test_what_cannot_be_minimised_is_a_sentence():
+def test_what_cannot_be_minimized_is_a_sentence():
     with pytest.raises(ValueError, match="objective 'flop' is unknown; did you mean flops"):
-        optimise(of_sizes(LAW, [BUDGET, Constraint(name="loss", high=3.0)], goal="flop"))
+        optimize(of_sizes(LAW, [BUDGET, Constraint(name="loss", high=3.0)], goal="flop"))

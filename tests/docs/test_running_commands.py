@@ -30,7 +30,7 @@ from moejax.laws.mixtures.effective_params import CHAPTER_002
 from moejax.plan.topology import has_cuda_plugin
 from moejax.routing.routers import ROUTERS
 from moejax.study.outcomes import try_outcomes
-from moejax.study.run import materialise
+from moejax.study.run import materialize
 from moejax.study.study import Study
 from moejax.wording import install_command
 
@@ -277,7 +277,7 @@ def _write_studies(folder):
         study = load(Study, config, [])
         write_study(folder / name, study)
         shutil.rmtree(folder / name / "data")
-        materialise(study, folder / name)
+        materialize(study, folder / name)
 
 
 def _write_results(folder):

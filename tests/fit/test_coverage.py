@@ -92,22 +92,22 @@ def five_coefficients_of_nine_runs():
 def test_intervals_of_few_runs_whose_noise_is_twenty_deltas_hold_the_truth_as_often_as_they_say(designed):
     random, penalty, design = np.random.default_rng(0), Huber(delta=0.05), designed()
     count, free = design.shape
-    centres, residuals = medians(design, random.normal(size=(500, count)), penalty.delta)
+    centers, residuals = medians(design, random.normal(size=(500, count)), penalty.delta)
     held = []
-    for centre, residual in zip(centres, residuals, strict=True):
+    for center, residual in zip(centers, residuals, strict=True):
         psi, stiffness = psi_and_stiffness(penalty, residual, np.ones(count), free)
         at = FitDerivatives(
             objective=FitObjective(Chinchilla, penalty),
             data={},
             weight=np.ones(count),
-            point=centre,
+            point=center,
             jacobian=design,
             psi=psi,
             stiffness=stiffness,
         )
         draws = draws_at(at, np.arange(count))
         reach = stdtrit(satterthwaite(draws.leverages, draws.axes.T), 0.95) * np.sqrt(np.diag(draws.covariance))
-        held.append(np.abs(centre) <= reach)
+        held.append(np.abs(center) <= reach)
     assert 0.885 <= np.mean(held) <= 0.945
 
 

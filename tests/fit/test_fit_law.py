@@ -128,7 +128,7 @@ def test_a_given_coefficient_stays_as_it_was_given():
 
 
 @pytest.mark.slow
-def test_squared_errors_are_minimised_when_asked():
+def test_squared_errors_are_minimized_when_asked():
     found = fit_law(EffectiveParams, known_runs(), penalty=Squared())
     assert found.metrics.rmse_log <= known_fit().metrics.rmse_log
     assert found.value == pytest.approx(len(known_runs()) * found.metrics.rmse_log**2, rel=1e-9)

@@ -276,10 +276,10 @@ def test_an_exponent_that_grows_with_size_is_fitted_in_plain_units_and_predicts_
     objective = FitObjective(law, Squared())
     data = data_of(objective, read.runs, {})
     point = np.array([6.0, -0.1, -1.6, 0.1, 0.1, 3.0, 0.8, -0.01, -1.8])
-    centred = np.asarray(objective.predicted(point, data))
+    centered = np.asarray(objective.predicted(point, data))
     with float64():
         plain = np.asarray(outputs(objective.law_at(point, data), read.runs.design, "loss"))
-    assert plain == pytest.approx(centred, rel=1e-5)
+    assert plain == pytest.approx(centered, rel=1e-5)
 
 
 def test_a_search_that_ends_where_the_law_predicts_0_is_a_sentence():

@@ -7,7 +7,7 @@ import pytest
 from known_fit import known_fit, known_runs
 from test_every_law import NOT_A_LOSS_OF_RUNS, NOT_IDENTIFIABLE, WITH_CONSTANTS, runs_for
 
-from moejax import minimise
+from moejax import minimize
 from moejax.fit.search.fit_law import fit_law, objective_of
 from moejax.fit.search.objective import Huber, Squared
 from moejax.fit.search.starts import WarmStart
@@ -31,8 +31,8 @@ def refitted(result, runs, start):
     """Coefficients of the fit to changed runs, searched from the old optimum."""
     objective, at = objective_of(result), derivatives(result, dataclasses.replace(runs, loss=start))
     data = {**at.data, "loss": runs.loss}
-    lanes = minimise.minimise_lanes(objective, at.point[None], data, runs.weight[None], tolerance=1e-12)
-    ended = minimise.newton(objective, lanes.points[0], data, runs.weight)
+    lanes = minimize.minimize_lanes(objective, at.point[None], data, runs.weight[None], tolerance=1e-12)
+    ended = minimize.newton(objective, lanes.points[0], data, runs.weight)
     assert ended.gradient_norm < 1e-7
     with float64():
         return coefficients(objective.law_at(ended.point, data))

@@ -609,7 +609,7 @@ def test_seeds_are_replicates_and_each_keeps_its_best():
     assert any("count as replicates, although they differ in seed" in note for note in read.notes)
 
 
-@pytest.mark.parametrize(("name", "words"), [("tokens", "the law reads"), ("colour", "no column colour for `best_by`")])
+@pytest.mark.parametrize(("name", "words"), [("tokens", "the law reads"), ("color", "no column color for `best_by`")])
 def test_a_column_that_cannot_be_swept_is_refused(name, words):
     with pytest.raises(ValueError, match=words):
         read_runs(swept(), Chinchilla, best_by=[name])

@@ -51,7 +51,7 @@ def _biases(draw: bool) -> dict:
 
 
 _BIASES = st.booleans().map(_biases)
-_NORMALISED = st.fixed_dictionaries({"norm_topk_prob": st.booleans()})
+_NORMALIZED = st.fixed_dictionaries({"norm_topk_prob": st.booleans()})
 
 
 @st.composite
@@ -117,15 +117,15 @@ _SHARED = st.fixed_dictionaries(
 ARCHITECTURES = {
     "mixtral": _architectures(_WINDOW),
     "olmoe": _architectures(
-        _NORMALISED,
+        _NORMALIZED,
         _BIASES,
         qk_norm=True,
         qk_norm_all_heads=True,
         model_dim=lambda fields: fields["num_heads"] * fields["head_dim"],
     ),
-    "qwen2_moe": _architectures(_NORMALISED, _DENSE_LAYERS, _WINDOWS, _SHARED, shared_expert_gate=True),
-    "qwen3_moe": _architectures(_NORMALISED, _BIASES, _DENSE_LAYERS, _WINDOW, qk_norm=True),
-    "deepseek_v3": _architectures(_NORMALISED, _BIASES, _latent(), router="group_limited", norm_epsilon=1e-6),
+    "qwen2_moe": _architectures(_NORMALIZED, _DENSE_LAYERS, _WINDOWS, _SHARED, shared_expert_gate=True),
+    "qwen3_moe": _architectures(_NORMALIZED, _BIASES, _DENSE_LAYERS, _WINDOW, qk_norm=True),
+    "deepseek_v3": _architectures(_NORMALIZED, _BIASES, _latent(), router="group_limited", norm_epsilon=1e-6),
     "gpt_oss": _architectures(
         _BIASES,
         _WINDOWS,

@@ -34,7 +34,7 @@ def test_modules_of_multi_token_prediction_are_trained_with_the_model_and_served
     held, modules = training_memory(ahead, batch_tokens=0), mtp_params(ahead)
     assert held.total == 16 * (params(MIXTURE).total + modules.total)
     assert kv_cache_bytes(ahead, 100) == kv_cache_bytes(MIXTURE, 100)
-    # A layer with experts, as counted below; two inputs, both normalised, and the input of the last norm.
+    # A layer with experts, as counted below; two inputs, both normalized, and the input of the last norm.
     layer = 64 + 64 + 4 * 16 + 2 * 16 + 2 * 16 + 4 * 16 + 64 + 64 + 8 + 2 * (64 + 64 + 3 * 48) + 3 * 48
     more = training_memory(ahead, 100).activations - training_memory(MIXTURE, 100).activations
     assert more == 100 * 2 * 2 * (layer + 2 * 64 + 2 * 64 + 64)

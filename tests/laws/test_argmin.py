@@ -27,7 +27,7 @@ def test_the_deepest_of_two_valleys_is_found():
 
 
 def test_it_can_be_batched_over_what_the_function_closes_over():
-    found = jax.vmap(lambda centre: argmin_between(lambda x: (x - centre) ** 2, 0.0, 10.0))(jnp.array([1.0, 4.0]))
+    found = jax.vmap(lambda center: argmin_between(lambda x: (x - center) ** 2, 0.0, 10.0))(jnp.array([1.0, 4.0]))
     assert found.tolist() == pytest.approx([1.0, 4.0], abs=1e-5)
 
 

@@ -87,7 +87,7 @@ def changed(runs, **fields):
     return dataclasses.replace(runs, design=dataclasses.replace(runs.design, **fields))
 
 
-def test_budgets_met_to_a_few_per_cent_are_recognised(runs):
+def test_budgets_met_to_a_few_per_cent_are_recognized(runs):
     met = runs.design.flops * np.random.default_rng(0).uniform(0.97, 1.03, len(runs))
     found, left_out = isoflop_budgets(changed(runs, flops=met))
     assert [one.flops for one in found] == pytest.approx([3e19, 1e20], rel=0.01)

@@ -117,7 +117,7 @@ def test_memory_and_collectives_are_those_of_a_real_step(planned):
     assert real == {(one.kind, one.axes): one.count for one in found.communication if one.count}
 
 
-def test_a_step_has_the_same_utilisation_in_a_plan_and_in_a_training(planned, monkeypatch):
+def test_a_step_has_the_same_utilization_in_a_plan_and_in_a_training(planned, monkeypatch):
     one, found = planned
     seconds = Roofline(compute_seconds=2e-3, memory_seconds=0.0, link_seconds={})
     found = replace(found, topology="v5p:2x2x2", roofline=seconds)

@@ -133,7 +133,7 @@ def test_inside_a_host_all_goes_over_nvlink():
 def test_the_gpus_of_a_host_fetch_what_is_outside_in_parts():
     found = links("h100:4x8", fsdp=32)
     sent = found.bytes_sent("all-gather", ["fsdp"], 32 * GB)
-    # Of 24 GB from other hosts an eighth each, the other 28 of 31 from neighbours.
+    # Of 24 GB from other hosts an eighth each, the other 28 of 31 from neighbors.
     assert sent == {"NVLink": pytest.approx(28 * GB), "InfiniBand": pytest.approx(3 * GB)}
     assert found.seconds("all-gather", ["fsdp"], 32 * GB) == pytest.approx(28 / 450)
     assert found.seconds("all-to-all", ["fsdp"], 32 * GB) == pytest.approx(24 / 50)
@@ -216,7 +216,7 @@ def test_a_permutation_takes_as_long_as_its_fullest_link():
 
 def crossing_seconds(chips, groups):
     """All-to-all of 1 GB a device, 2 devices a chip in so many groups, counted link by link: bytes over the link, of
-    a chip's speed, between two neighbours of a ring, that go this way round."""
+    a chip's speed, between two neighbors of a ring, that go this way round."""
     devices = [(chip, core) for chip in range(chips) for core in range(2)]
     passing = 0.0
     for (start, one), (end, other) in itertools.product(devices, repeat=2):

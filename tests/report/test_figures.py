@@ -15,7 +15,7 @@ from moejax.laws.design import Design
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.optima import along, draw_frontier, draw_landscape
 from moejax.report.figures.panels import Axis, Panel, Series, draw
-from moejax.report.figures.style import COLOURS, WIDTH_INCHES, dark, ramp, spread
+from moejax.report.figures.style import COLORS, WIDTH_INCHES, dark, ramp, spread
 from moejax.report.findings import best_per_budget, read
 from moejax.report.page import FIGURES, draw_all, inline
 
@@ -109,11 +109,11 @@ def test_a_slice_is_the_law_where_tokens_pay_for_parameters():
     assert np.isclose(slice_[1], point, rtol=1e-12)
 
 
-def test_figures_take_their_colours_from_the_page(figures):
+def test_figures_take_their_colors_from_the_page(figures):
     for name, figure in figures.items():
         text = inline(name, figure)
-        for variable, colour in COLOURS.items():
-            assert text.lower().count(colour) == text.count(f"var(--{variable}, {colour})")
+        for variable, color in COLORS.items():
+            assert text.lower().count(color) == text.count(f"var(--{variable}, {color})")
 
 
 @pytest.mark.slow
@@ -144,8 +144,8 @@ def test_a_narrow_figure_has_the_scale_of_a_wide_one_and_less_of_the_page():
     assert shares[0] < 0.6 < shares[1] <= 1
 
 
-def test_every_colour_of_a_ramp_is_seen_on_the_dark_side_of_a_page():
-    lines = [Series(label=str(i), x=[1, 2], y=[i, i], colour=colour) for i, colour in enumerate(ramp(4))]
+def test_every_color_of_a_ramp_is_seen_on_the_dark_side_of_a_page():
+    lines = [Series(label=str(i), x=[1, 2], y=[i, i], color=color) for i, color in enumerate(ramp(4))]
     figure, rows = draw([Panel(x=Axis("x", "x"), y=Axis("y", "y"), series=lines)], columns=1, height=2.5)
     drawn = inline("one", Figure("One", "It is.", figure, rows))
     darkest = ramp(4)[0]

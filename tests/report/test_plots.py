@@ -72,20 +72,20 @@ def test_every_figure_draws_and_comes_with_its_data(drawn, name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_no_two_kinds_of_points_of_a_legend_differ_by_colour_only(drawn, name):
+def test_no_two_kinds_of_points_of_a_legend_differ_by_color_only(drawn, name):
     for legend in drawn[name].drawing.legends:
         entries = [one for one in legend.legend_handles if isinstance(one, Line2D) and one.get_linestyle() == "None"]
         kinds = {(one.get_marker(), one.get_markerfacecolor() == "none") for one in entries}
         assert len(kinds) >= min(len(entries), len(MARKERS)), [one.get_label() for one in entries]
 
 
-def test_each_colour_of_a_figure_has_a_marker_and_a_line_style():
+def test_each_color_of_a_figure_has_a_marker_and_a_line_style():
     def handles(*series):
         drawing, _ = draw_panels([Panel(x=FLOPS, y=Axis("loss", "loss"), series=series)])
         return drawing.legends[0].legend_handles
 
-    def line(label, colour, mark):
-        return Series(label=label, x=[1e20, 1e21], y=[3.0, 2.0], colour=colour, mark=mark)
+    def line(label, color, mark):
+        return Series(label=label, x=[1e20, 1e21], y=[3.0, 2.0], color=color, mark=mark)
 
     points = handles(line("dense", BLUE, "points"), line("E8", ORANGE, "points"), line("law of E8", ORANGE, "line"))
     assert [one.get_marker() for one in points[:2]] == [*MARKERS[:2]]
@@ -562,7 +562,7 @@ def test_axes_of_predictions_say_what_was_predicted_in_its_unit():
         assert figure.drawing.axes[0].get_xlabel() == words
 
 
-def test_runs_of_one_nominal_expansion_have_one_colour_and_dense_runs_their_own():
+def test_runs_of_one_nominal_expansion_have_one_color_and_dense_runs_their_own():
     expansion = np.repeat([1.0, 3.98, 5.99, 6.01, 8.99], 2)
     table = pd.DataFrame({"flops": np.geomspace(1e18, 1e20, 10), "loss": np.linspace(3, 2, 10), "expansion": expansion})
     drawn = draw(PLOTS["runs"], inputs_of(PLOTS["runs"], table=table))

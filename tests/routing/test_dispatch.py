@@ -193,7 +193,7 @@ def test_no_platform_has_a_product_of_every_row_with_every_expert(platform, kind
     assert ("pallas_call" in text) == (platform != "cpu")
 
 
-def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
+def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialization():
     x, experts = draw_tokens(96, 16), draw_experts(8, 16, 24)
     layers = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), experts)
 

@@ -63,7 +63,7 @@ def test_balance_loss_lowers_the_probability_of_crowded_experts():
 
 
 @pytest.mark.parametrize("shift", [0.0, -20.0, -45.0, -60.0, -80.0])
-def test_balance_of_sigmoid_scores_is_that_of_scores_normalised_in_float64(shift):
+def test_balance_of_sigmoid_scores_is_that_of_scores_normalized_in_float64(shift):
     """Megatron-LM #1545; OLMo-core #255."""
     logits = np.asarray(draw_logits(TOKENS, EXPERTS, skew=0.3), np.float64)
     # Tokens of low scores weigh as much as the others.

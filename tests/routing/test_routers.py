@@ -160,12 +160,12 @@ def test_an_architecture_says_which_routers_the_loss_trains(name, option, top_k)
     assert plain.weights_sum_to_constant == (name in FOR_DEBUGGING)
 
 
-def test_softmax_before_and_after_the_choice_are_the_same_once_normalised():
+def test_softmax_before_and_after_the_choice_are_the_same_once_normalized():
     logits = draw_logits(TOKENS, EXPERTS)
     assert np.allclose(weights(route("softmax_topk", logits)), weights(route("topk_softmax", logits)), atol=1e-6)
 
 
-def test_weights_that_are_not_normalised_are_the_probabilities():
+def test_weights_that_are_not_normalized_are_the_probabilities():
     routing = route("softmax_topk", draw_logits(TOKENS, EXPERTS), norm_topk_prob=False)
     matrix = weights(routing)
     assert np.allclose(matrix[matrix > 0], np.asarray(routing.probabilities)[matrix > 0], atol=1e-6)
@@ -253,7 +253,7 @@ def test_top_p_takes_the_fewest_experts_that_reach_the_threshold(threshold):
     assert (taken.sum(1) - least < threshold + 1e-6).all()
 
 
-def test_bias_updates_are_centred_and_lift_the_neglected():
+def test_bias_updates_are_centered_and_lift_the_neglected():
     """torchtitan #1506."""
     bias = update_bias(jnp.zeros(4), jnp.array([10, 2, 3, 1]), rate=0.1)
     assert np.isclose(bias.sum(), 0.0, atol=1e-7)

@@ -17,7 +17,7 @@ from moejax.config import dump
 from moejax.data.config import DataConfig
 from moejax.storage import open_storage
 from moejax.stored import sealed
-from moejax.study.run import fetch, materialise_at, write_table
+from moejax.study.run import fetch, materialize_at, write_table
 from moejax.study.status import progress, run_statuses, seconds_left
 from moejax.study.study import Study
 from moejax.train.directory.attempts import (
@@ -304,13 +304,13 @@ def test_an_object_store_gets_the_study_with_its_corpus_and_refuses_another(tmp_
         (text / f"{number}.txt").write_text(f"Sentence {number} after another. " * 40)
     recipe = dataclasses.replace(STUDY.recipe, data=dataclasses.replace(STUDY.recipe.data, source=str(text)))
     study = dataclasses.replace(STUDY, recipe=recipe)
-    materialise_at(study, url)
+    materialize_at(study, url)
     system = open_storage(url)
     assert json.loads(system.cat_file("models/a/training.json"))["name"] == "a"
     assert json.loads(system.cat_file("data/corpus.json"))["source"] == str(text)
-    materialise_at(study, url)
+    materialize_at(study, url)
     with pytest.raises(ValueError, match=r"belongs to another run: seed was 0, is 1"):
-        materialise_at(dataclasses.replace(study, seed=1), url)
+        materialize_at(dataclasses.replace(study, seed=1), url)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from moejax.train.devices import (
 )
 
 
-def test_utilisation_is_the_models_flops_over_the_peak_of_all_devices(training, monkeypatch):
+def test_utilization_is_the_models_flops_over_the_peak_of_all_devices(training, monkeypatch):
     h100 = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(jax, "devices", lambda: [h100] * 4)
     monkeypatch.setattr(jax, "device_count", lambda: 4)
@@ -34,7 +34,7 @@ def test_utilisation_is_the_models_flops_over_the_peak_of_all_devices(training, 
     assert found["mfu"] == pytest.approx(500_000 * flops / (4 * 989.4e12))
 
 
-def test_where_the_peak_is_not_known_there_is_no_utilisation(training):
+def test_where_the_peak_is_not_known_there_is_no_utilization(training):
     assert Speed(training).of(100, 2.0) == {"tokens_per_second": 50.0}
 
 

@@ -163,7 +163,7 @@ def test_every_optimizers_program_is_made_and_its_moments_lie_where_their_parame
 
 @given(x=st.floats(width=32, allow_nan=False, allow_subnormal=False), seed=st.integers(0, 99))
 @settings(max_examples=60)
-def test_rounding_is_to_a_neighbour_and_right_on_average(x, seed):
+def test_rounding_is_to_a_neighbor_and_right_on_average(x, seed):
     values = jnp.full(1024, x, jnp.float32)
     rounded = np.asarray(round_stochastically(values, jax.random.key(seed)).astype(jnp.float32), np.float64)
     bits = np.float32(x).view(np.uint32) & np.uint32(0xFFFF0000)

@@ -57,7 +57,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
 
     def prepare(self) -> None:
         """Reduce compile time, since a fit runs only a few programs. ``--each`` runs many fits."""
-        compile_quickly(optimised=self.each is not None)
+        compile_quickly(optimized=self.each is not None)
 
     def run(self) -> None:
         from moejax.fit.selection.comparison import compare, of_the_loss

@@ -57,7 +57,7 @@ class InputOptions(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareCommand(InputOptions, name="data prepare"):
-    """Tokenise text once, in parallel; an interrupted preparation is resumed."""
+    """Tokenize text once, in parallel; an interrupted preparation is resumed."""
 
     out: Path = out("folder of the set", required=True)
     tokenizer: str = option("bytes", "bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END", metavar="NAME")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from moejax.cli.options import REQUIRED, option, out
+from moejax.cli.options import REQUIRED, hidden, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
 from moejax.cli.shared import (
@@ -44,7 +44,7 @@ EXAMPLE = """\
 moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
 moejax design --law all --flops 1e24 --params-total 1T
 moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwen3-30b-a3b --out designed
-moejax design --law zhao --target-loss 2.0 --minimise lifetime_flops --served-tokens 10T --params-total 1T
+moejax design --law zhao --target-loss 2.0 --minimize lifetime_flops --served-tokens 10T --params-total 1T
 moejax design --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21 --params-total 30B
 moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier
 moejax design --law data_constrained --flops 1e22 --unique-tokens 25B
@@ -73,9 +73,11 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
     law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
     constants: str | None = option(None, "a published set of constants (default: the law's first)", metavar="SET")
-    minimise: str = option(
+    minimize: str = option(
         "loss", "measure to minimize: loss or, with --target-loss, flops, lifetime_flops, …", metavar="MEASURE"
     )
+    minimise: str | None = hidden(None)
+    """Earlier spelling of ``--minimize``."""
     flops: float | None = option(None, "training FLOPs", metavar="NUMBER", group=AT_MOST)
     params_total: float | None = option(None, "all parameters", metavar="NUMBER", group=AT_MOST)
     params_active: float | None = option(None, "active parameters per token", metavar="NUMBER", group=AT_MOST)
@@ -94,7 +96,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         None, "bytes of the key-value cache at --context (with --shape)", metavar="NUMBER", group=AT_MOST
     )
     chip_hours: float | None = option(None, "chip-hours of training", metavar="NUMBER", group=AT_MOST)
-    target_loss: float | None = option(None, "loss to reach, if --minimise is not loss", metavar="NATS", group=AT_MOST)
+    target_loss: float | None = option(None, "loss to reach, if --minimize is not loss", metavar="NATS", group=AT_MOST)
     memory: float | None = option(
         None,
         "memory of one chip, for parameters and optimizer state, such as 80G",
@@ -156,7 +158,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
     def prepare(self) -> None:
         """Reduce compile time, since a fit or design runs only a few programs."""
-        compile_quickly(optimised=False)
+        compile_quickly(optimized=False)
 
     def run(self) -> None:
         from moejax.report import render
@@ -289,7 +291,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             law,
             constraints,
             active_params=convention(self.active_convention),
-            goal=self.minimise,
+            goal=self.minimise or self.minimize,
             assumptions=self._assumptions(),
         )
         return of_shapes(problem, self.architecture()) if self.shape else problem

@@ -150,7 +150,7 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
 
     def prepare(self) -> None:
         """Reduce compile time, since a fit runs only a few programs, unless its search is long."""
-        compile_quickly(optimised=any((self.recipe, self.starts, self.every_start, self.each)))
+        compile_quickly(optimized=any((self.recipe, self.starts, self.every_start, self.each)))
 
     def run(self) -> int:
         if self.recipe is not None:

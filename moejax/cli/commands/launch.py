@@ -143,10 +143,10 @@ class LaunchOptions(StudyOptions):
             return study
 
     def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
-        from moejax.study.run import materialise_at
+        from moejax.study.run import materialize_at
         from moejax.study.status import write_launch
 
-        materialise_at(study, out, getattr(engine, "mount", None))
+        materialize_at(study, out, getattr(engine, "mount", None))
         ids = engine.submit(tasks)
         if self.RECORDED_AS:
             write_launch(out, self.RECORDED_AS, ids)

@@ -52,7 +52,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
 
     def prepare(self) -> None:
         """Reduce compile time, since a fit or design runs only a few programs."""
-        compile_quickly(optimised=False)
+        compile_quickly(optimized=False)
 
     def run(self) -> None:
         from moejax.laws.design import Design

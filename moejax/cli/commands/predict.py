@@ -102,7 +102,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
     def prepare(self) -> None:
         """Reduce the compile time of the laws' formulas, each of which is computed once."""
         if not is_fit(self.law):
-            compile_quickly(optimised=False)
+            compile_quickly(optimized=False)
 
     def run(self) -> None:
         from moejax.laws.predict import check_design, check_scale

@@ -74,7 +74,7 @@ class RangesCommand(LevelOptions, name="ranges"):
 
     def prepare(self) -> None:
         """Reduce the compile time of the law's formulas, each of which is computed once."""
-        compile_quickly(optimised=False)
+        compile_quickly(optimized=False)
 
     def run(self) -> None:
         from moejax.float64 import float64

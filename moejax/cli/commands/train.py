@@ -52,7 +52,7 @@ class TrainCommand(ExportableOptions, name="train"):
         None, "output folder (default: runs/NAME); mount a bucket to use it", metavar="DIR", output=True
     )
     data: str | None = option(
-        None, "share the tokenised corpus in this folder (default: OUT/data)", metavar="DIR", output=True
+        None, "share the tokenized corpus in this folder (default: OUT/data)", metavar="DIR", output=True
     )
     programs: str | None = option(
         None, "share compiled programs in this folder (default: OUT/programs)", metavar="DIR", output=True

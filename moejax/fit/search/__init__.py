@@ -1,1 +1,1 @@
-"""Search for coefficients: objectives, initial guesses, minimisation and identifiability."""
+"""Search for coefficients: objectives, initial guesses, minimization and identifiability."""

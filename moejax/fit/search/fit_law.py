@@ -1,6 +1,6 @@
 """Fit a law to runs: screen many starts, discard most of them in rounds, and polish the rest.
 
-Near an optimum, the search continues in coordinates in which all coefficients have equal weight. In centred
+Near an optimum, the search continues in coordinates in which all coefficients have equal weight. In centered
 coordinates, the directions of the five-factor law still differ by a factor of 1e4 in their effect on the losses. L-BFGS
 then makes no progress along the narrow valley: of 200 resamples none finished within 500 steps, and all stayed at their
 starting point.
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from moejax import __version__, minimise
+from moejax import __version__, minimize
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import SHARES, Runs
@@ -38,7 +38,7 @@ FLATTEST = 1e-6
 
 
 @dataclass(frozen=True)
-class Reparametrised:
+class Reparametrized:
     """A fit's objective as a function of the offset from a start, along principal directions of the losses'
     Jacobian."""
 
@@ -49,11 +49,11 @@ class Reparametrised:
 
 
 def unchanged(data: Mapping[str, Any], free: int) -> dict[str, Any]:
-    """Return the data with which ``Reparametrised`` equals its objective in the original coordinates."""
+    """Return the data with which ``Reparametrized`` equals its objective in the original coordinates."""
     return {"start": np.zeros(free), "rotation": np.eye(free), "data": data}
 
 
-def minimise_reparametrised(
+def minimize_reparametrized(
     objective: FitObjective,
     start: Float[np.ndarray, " free"],
     data: Mapping[str, Any],
@@ -62,8 +62,8 @@ def minimise_reparametrised(
     *,
     tolerance: float,
     max_iterations: int,
-) -> minimise.Lanes:
-    """Minimise an objective from one start for every row of ``weights``; points are in the objective's coordinates.
+) -> minimize.Lanes:
+    """Minimize an objective from one start for every row of ``weights``; points are in the objective's coordinates.
 
     Args:
       base: weights of the runs that determine the principal directions.
@@ -76,10 +76,10 @@ def minimise_reparametrised(
         rotation = directions.T / np.maximum(sizes, FLATTEST * sizes[0])
     shared = {"start": start, "rotation": rotation, "data": data}
     nothing = np.zeros((len(weights), len(start)))
-    lanes = minimise.minimise_lanes(
-        Reparametrised(objective), nothing, shared, weights, tolerance=tolerance, max_iterations=max_iterations
+    lanes = minimize.minimize_lanes(
+        Reparametrized(objective), nothing, shared, weights, tolerance=tolerance, max_iterations=max_iterations
     )
-    return minimise.Lanes(start + lanes.points @ rotation.T, lanes.values, lanes.gradient_norms, lanes.iterations)
+    return minimize.Lanes(start + lanes.points @ rotation.T, lanes.values, lanes.gradient_norms, lanes.iterations)
 
 
 AGREES = 1e-4
@@ -88,7 +88,7 @@ AGREES = 1e-4
 EQUAL = 1e-7
 """Relative difference from the lowest objective below which rounding may decide between two optima."""
 APART = 1e-2
-"""Distance in centred coordinates below which two ends of a search are the same optimum."""
+"""Distance in centered coordinates below which two ends of a search are the same optimum."""
 
 EXACT = 1e-9
 """Objective, as a share of a constant prediction's objective, below which the runs follow the law exactly and optima
@@ -129,13 +129,13 @@ def fit_law(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FitResult:
-    """Find the coefficients of a law that minimise the sum of penalties over runs.
+    """Find the coefficients of a law that minimize the sum of penalties over runs.
 
     Args:
       law: a law class, or a law, whose coefficients are then an additional start.
       penalty: the penalty; by default Huber with delta 1e-3 on log loss.
       starts: a sampler of starting points, or their number; by default 2,048 points scaled by the data.
-      fixed: coefficients to hold fixed, in the law's own parameterisation.
+      fixed: coefficients to hold fixed, in the law's own parameterization.
       output: the law's output that ``runs.loss`` holds; by default the output of ``runs``.
 
     Raises:
@@ -166,11 +166,11 @@ def fit_law(
     lanes, began = _search(objective, data, runs, points, search or Search(), progress or (lambda *_: None))
     best = chosen(lanes.points, lanes.values)
     # In a long narrow valley the search stalls in the original coordinates, so it continues in rescaled ones.
-    reparametrised = minimise_reparametrised(
+    reparametrized = minimize_reparametrized(
         objective, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
     )
-    near = reparametrised.points[0] if reparametrised.values[0] <= lanes.values[best] else lanes.points[best]
-    ended = minimise.polish(objective, near, data, runs.weight, tolerance=CONVERGED)
+    near = reparametrized.points[0] if reparametrized.values[0] <= lanes.values[best] else lanes.points[best]
+    ended = minimize.polish(objective, near, data, runs.weight, tolerance=CONVERGED)
     return _result(objective, data, runs, fixed, seed, lanes, began[best], ended, len(points))
 
 
@@ -214,11 +214,11 @@ def objective_of(result: FitResult) -> FitObjective:
 
 def _search(
     objective: FitObjective, data: Mapping[str, Any], runs: Runs, points: np.ndarray, search: Search, progress: Progress
-) -> tuple[minimise.Lanes, np.ndarray]:
+) -> tuple[minimize.Lanes, np.ndarray]:
     """Return the polished solves (vmapped lanes), and the starting point of each."""
     began = points
     if search.screened is not None and len(points) > search.screened:
-        values = minimise.values(objective, points, data, runs.weight, progress=lambda *n: progress("screening", *n))
+        values = minimize.values(objective, points, data, runs.weight, progress=lambda *n: progress("screening", *n))
         order = np.argsort(values)[: search.screened]
         if not np.isfinite(values[order[0]]):
             raise UserError(_no_start(objective, data, runs, points[0]))
@@ -243,11 +243,11 @@ def _descend(
     search: Search,
     progress: Progress,
     stage: str,
-) -> minimise.Lanes:
-    # Use the identity reparametrisation, so that the reparametrised search from the best start reuses the compiled
+) -> minimize.Lanes:
+    # Use the identity reparametrization, so that the reparametrized search from the best start reuses the compiled
     # program. Compilation takes most of the time for a small table.
-    return minimise.minimise_lanes(
-        Reparametrised(objective),
+    return minimize.minimize_lanes(
+        Reparametrized(objective),
         points,
         unchanged(data, points.shape[1]),
         np.broadcast_to(weights, (len(points), len(weights))),
@@ -263,18 +263,18 @@ def _result(
     runs: Runs,
     fixed: dict[str, float],
     seed: int,
-    lanes: minimise.Lanes,
+    lanes: minimize.Lanes,
     start: np.ndarray,
-    ended: minimise.Minimum,
+    ended: minimize.Minimum,
     count: int,
 ) -> FitResult:
     point, value, norm = ended.point, ended.value, ended.gradient_norm
     with float64():
         law = jax.tree.map(float, law_at(objective, point, data))
-        # Use centred units, because the fitted law may overflow in the table's units.
-        centred = np.asarray(objective.predicted(point, data))
+        # Use centered units, because the fitted law may overflow in the table's units.
+        centered = np.asarray(objective.predicted(point, data))
     predicted = predict(law, runs, objective.output)
-    _check_above_0(objective, centred[runs.weight > 0])
+    _check_above_0(objective, centered[runs.weight > 0])
     known = identify(objective, data, runs.weight, point, start)
     errors = metrics(law, runs, objective.output)
     residual = log_residuals(predicted, runs.loss, runs.weight)

@@ -1,7 +1,7 @@
-"""Express a law, runs and a penalty as an objective over unconstrained, centred coordinates.
+"""Express a law, runs and a penalty as an objective over unconstrained, centered coordinates.
 
 Sizes are divided by their geometric means over the runs. The scale of a term is then its contribution to the loss at
-the centre of the table. A coefficient with a fixed sign is searched by its logarithm. In these coordinates the
+the center of the table. A coefficient with a fixed sign is searched by its logarithm. In these coordinates the
 condition number of Hoffmann's fit is a thousand times smaller than in the published coordinates.
 """
 
@@ -37,7 +37,7 @@ RESIDUALS: dict[str, Callable[[Any, Any], Any]] = {
 class Huber:
     """The Huber penalty: r²/2 up to ``delta``, delta·(|r| - delta/2) beyond. Hoffmann et al. (2022), Eq. 3.
 
-    The objective is the **sum** over runs. A mean would be so small that a minimiser's default tolerance stops it at
+    The objective is the **sum** over runs. A mean would be so small that a minimizer's default tolerance stops it at
     the start.
     """
 
@@ -88,7 +88,7 @@ def named_penalty(penalty: str = "huber", residual: str = "log", delta: float | 
 
 
 WIDEST = 12.0
-"""Bound on the log of a coefficient in centred units, in e-folds, so that long line-search steps stay finite."""
+"""Bound on the log of a coefficient in centered units, in e-folds, so that long line-search steps stay finite."""
 WIDEST_SIZE = 2 * WIDEST
 """Bound for a coefficient that is a size, such as Kaplan's N_c, the parameters at which the loss would be 1.
 
@@ -186,7 +186,7 @@ class FitObjective:
         """Return the unit in which a coefficient is searched: the typical output for the scale of a term, else 1."""
         return data["typical"] if name in self._scales else 1.0
 
-    def centred(self, point: Array, data: Mapping[str, Any]) -> Any:
+    def centered(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the law at a point, for designs measured in the data's units."""
         free = {
             name: INWARD[self.signs[name]](point[i], self.widest[i]) * self._size(name, data)
@@ -199,8 +199,8 @@ class FitObjective:
         return laws.in_units(dataclasses.replace(_plain(law, data), **data["fixed"]), data["units"])
 
     def law_at(self, point: Array, data: Mapping[str, Any]) -> Any:
-        """Return the law at a point, in its own parameterisation."""
-        plain = _plain(self.centred(point, data), data)
+        """Return the law at a point, in its own parameterization."""
+        plain = _plain(self.centered(point, data), data)
         # A fixed coefficient of another output cannot be converted to units without the other coefficients of its term.
         given = {name: value for name, value in data["fixed"].items() if name in self.without_effect}
         return dataclasses.replace(plain, **given) if given else plain
@@ -214,7 +214,7 @@ class FitObjective:
 
     def predicted(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the law's prediction for every run at a point."""
-        return outputs(self.centred(point, data), data["design"], self.output)
+        return outputs(self.centered(point, data), data["design"], self.output)
 
     def penalties(self, point: Array, data: Mapping[str, Any]) -> Any:
         """Return the penalty of every run at a point."""
@@ -345,8 +345,8 @@ def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] |
         one = law(**values)
         with float64():
             plain = _asked(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}), runs.design)
-            centred = _asked(one, designs.in_units(runs.design, units))
-        for pair in zip(jax.tree.leaves(plain), jax.tree.leaves(centred), strict=True):
+            centered = _asked(one, designs.in_units(runs.design, units))
+        for pair in zip(jax.tree.leaves(plain), jax.tree.leaves(centered), strict=True):
             # Indexing a JAX array would compile a program of its own.
             a, b = map(np.asarray, pair)
             finite = np.isfinite(a) & np.isfinite(b)

@@ -17,14 +17,14 @@ from moejax.fit.search.objective import FitObjective
 from moejax.fit.search.objective import points_of as coordinates_of
 from moejax.float64 import float64
 from moejax.laws import called
-from moejax.minimise import sobol
+from moejax.minimize import sobol
 
 Points = Float[np.ndarray, "starts free"]
 
 
 @dataclass(frozen=True)
 class Sobol:
-    """Sobol points that fill a box around the plausible values of the coefficients in centred units.
+    """Sobol points that fill a box around the plausible values of the coefficients in centered units.
 
     Exponents, and scales of terms in units of the typical loss (``FitObjective``), are between 0.02 and 2 in absolute
     value. Coefficients that may be negative are between -2 and 2. Other coefficients, such as the number of experts at
@@ -69,7 +69,7 @@ def middle_and_spread(
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of each coefficient's ``values``, in the law's own parameterisation.
+    """All combinations of each coefficient's ``values``, in the law's own parameterization.
 
     Logarithmic coordinates start at ``SMALLEST`` of their unit or above, because the objective is flat below.
     """
@@ -92,7 +92,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Starts at the coefficients of ``laws``, in the laws' own parameterisation."""
+    """Starts at the coefficients of ``laws``, in the laws' own parameterization."""
 
     laws: tuple[Any, ...]
 

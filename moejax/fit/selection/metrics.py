@@ -107,7 +107,7 @@ def information_criteria(
     The likelihood is marginal (Vaida and Blanchard 2005, for questions about new groups): residuals of log loss are
     normal, with a random intercept for each group. The group and run variances are estimated by maximum likelihood and
     count as parameters. If every group is one run, there is a single variance. Without the random intercept, the
-    budgets of one model would count as independent runs, which would favour laws that fit the models' random effects.
+    budgets of one model would count as independent runs, which would favor laws that fit the models' random effects.
 
     One linear step moves the coefficients from the fit to their maximum likelihood, because a robust penalty has a
     different optimum. They stay fixed in directions in which an e-fold moves predictions by less than the scatter.

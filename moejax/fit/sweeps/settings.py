@@ -223,7 +223,7 @@ def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs
 
 @dataclass(frozen=True, kw_only=True)
 class _Quadratic:
-    """A least-squares quadratic of the loss in the settings' logarithms, centred at the best settings."""
+    """A least-squares quadratic of the loss in the settings' logarithms, centered at the best settings."""
 
     coefficients: np.ndarray
     inverse: np.ndarray

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.runs import RESAMPLED, Runs, draws_of
-from moejax.fit.search.fit_law import Progress, minimise_reparametrised, objective_of
+from moejax.fit.search.fit_law import Progress, minimize_reparametrized, objective_of
 from moejax.fit.search.objective import data_of, laws_at
 from moejax.fit.uncertainty.noise import left_by
 from moejax.fit.uncertainty.uncertainty import Resamples, Spread
@@ -234,11 +234,11 @@ def bootstrap(
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()
     # The data hash excludes groups, because coefficients do not depend on them. The draws do, so the key includes them.
-    key = f"reparametrised {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
+    key = f"reparametrized {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
     points, values, iterations = _read(kept, key, len(start))
     while (done := len(points)) < count:
         block = weights[done : done + BLOCK]
-        lanes = minimise_reparametrised(
+        lanes = minimize_reparametrized(
             objective, start, data, runs.weight, block, tolerance=1e-6, max_iterations=max_iterations
         )
         points = np.concatenate([points, lanes.points])

@@ -64,7 +64,7 @@ class Draws:
 
 
 def draws_at(at: FitDerivatives, labels: np.ndarray, hidden: float | np.ndarray = 0.0) -> Draws:
-    """Return the cluster-robust covariance CR2 (Bell and McCaffrey 2002) of the fit, linearised at its optimum.
+    """Return the cluster-robust covariance CR2 (Bell and McCaffrey 2002) of the fit, linearized at its optimum.
 
     The covariance is B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹. B is the expected Hessian and g a group's gradient, with
     psi multiplied by (I - H_gg)^(-1/2). H_gg is the group's block of the hat matrix: a group with leverage pulls the

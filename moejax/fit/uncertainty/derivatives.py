@@ -146,7 +146,7 @@ WIDTH = 1.25
 """Standard deviation of the kernel, as a multiple of the residuals' scale / cube root of the degrees of freedom.
 
 This is the bandwidth of Hall and Sheather (1988) for a 90 % interval of a median, converted to a kernel's standard
-deviation. It gives intervals the correct coverage, whereas the usual fifth root minimises the density's error. Degrees
+deviation. It gives intervals the correct coverage, whereas the usual fifth root minimizes the density's error. Degrees
 of freedom replace the number of runs, because runs that the fit passes through carry no information.
 """
 

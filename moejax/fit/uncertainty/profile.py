@@ -41,7 +41,7 @@ def profile(result: FitResult, runs: Runs, functional: Functional, level: float 
     """Return the interval of a number's values that the runs do not reject, with all coefficients refitted at each
     value.
 
-    At each value, the objective is minimised over the laws that give the number this value. The interval ends where the
+    At each value, the objective is minimized over the laws that give the number this value. The interval ends where the
     objective exceeds its minimum by ``chi²(level) · dispersion / 2``. For squared residuals this is the likelihood
     ratio; for the Huber penalty it is a robust counterpart. Unlike a standard error, the interval accounts for
     nonlinearity, and unlike a bootstrap, it is not random. A bound that the runs do not determine is infinite.
@@ -175,7 +175,7 @@ class _Walk:
         return self._descent(state, target) if polished is None else polished
 
     def _descent(self, state: np.ndarray, target: float) -> np.ndarray | None:
-        """Compute ``_constrained`` by an augmented Lagrangian with trust-region minimisation."""
+        """Compute ``_constrained`` by an augmented Lagrangian with trust-region minimization."""
         from scipy.optimize import minimize
 
         point, multiplier = state[:-1], 0.0

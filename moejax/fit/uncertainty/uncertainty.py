@@ -158,7 +158,7 @@ def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarra
     directions. This mean is also a sum of such parts, with its own degrees of freedom.
     """
     axes = contrasts.shape[1]
-    # The ratio does not depend on a contrast's length; normalising avoids overflow of squares.
+    # The ratio does not depend on a contrast's length; normalizing avoids overflow of squares.
     length = np.max(np.abs(contrasts), axis=1, initial=0.0, keepdims=True)
     measured = np.isfinite(length) & (length > 0)
     contrasts = np.where(measured, contrasts, 0.0) / np.where(measured, length, 1.0)
@@ -306,8 +306,8 @@ class Uncertainty:
         its size is drawn on a logarithmic scale.
         """
         random, deviations = np.random.default_rng(0), np.asarray(self.deviations)
-        centred = self._centred(law)
-        errors = dict(zip(centred.moved, self._errors(np.stack([*centred.moved.values()])), strict=True))
+        centered = self._centered(law)
+        errors = dict(zip(centered.moved, self._errors(np.stack([*centered.moved.values()])), strict=True))
         signed = keeps_sign(law)
         # A coefficient fitted as nearly 0 has a huge relative error, and is drawn linearly too.
         by_logarithm = {name for name, sign in signed.items() if sign and MOST_LINEAR < errors[name] <= LARGEST_FOLDS}
@@ -316,12 +316,12 @@ class Uncertainty:
         for _ in range(MOST_ROUNDS):
             more = random.standard_normal((count, len(self.axes))) * deviations
             kept = (
-                np.all([more @ centred.moved[name] > -1 for name in kept_signs], axis=0) if kept_signs else slice(None)
+                np.all([more @ centered.moved[name] > -1 for name in kept_signs], axis=0) if kept_signs else slice(None)
             )
             drawn = np.concatenate([drawn, more[kept]])[:count]
             if len(drawn) == count:
                 break
-        return Drawn(laws=centred.laws_at(drawn, by_logarithm), steps=drawn, uncertainty=self)
+        return Drawn(laws=centered.laws_at(drawn, by_logarithm), steps=drawn, uncertainty=self)
 
     def stepped(self, law: Law) -> Stepped:
         """Return the law, and laws a small step forward and back along every axis, for finite differences.
@@ -330,16 +330,16 @@ class Uncertainty:
         """
         sizes = STEP * np.where(np.asarray(self.deviations) > 0, self.deviations, STEP)
         steps = np.concatenate([np.zeros((1, len(sizes))), np.diag(sizes), -np.diag(sizes)])
-        centred = self._centred(law)
-        return Stepped(laws=centred.laws_at(steps, frozenset(keeps_sign(law))), sizes=sizes, uncertainty=self)
+        centered = self._centered(law)
+        return Stepped(laws=centered.laws_at(steps, frozenset(keeps_sign(law))), sizes=sizes, uncertainty=self)
 
-    def _centred(self, law: Law) -> _Centred:
+    def _centered(self, law: Law) -> _Centered:
         """Return a law and its axes in units of the middle of the fitted ranges."""
         units = self._units(law)
         values, tangents = self._along_axes(law, lambda one: jnp.stack([*coefficients(in_units(one, units)).values()]))
         tangents = tangents / np.where(values, values, 1.0)[:, None]
         names = [*coefficients(law)]
-        return _Centred(law, units, dict(zip(names, values, strict=True)), dict(zip(names, tangents, strict=True)))
+        return _Centered(law, units, dict(zip(names, values, strict=True)), dict(zip(names, tangents, strict=True)))
 
     def _units(self, law: Law) -> dict[str, float]:
         """Return the geometric middle of the fitted ranges of a law's inputs, keyed by kind of unit."""
@@ -360,7 +360,7 @@ class Uncertainty:
 
 
 @dataclass(frozen=True)
-class _Centred:
+class _Centered:
     """A law in units of the middle of the fitted ranges, in which it is nearly linear in its coefficients."""
 
     law: Law
@@ -377,11 +377,11 @@ class _Centred:
             for name, fold in folds.items()
         }
         with float64():
-            centred = dataclasses.replace(
+            centered = dataclasses.replace(
                 self.law, **{name: value * shares[name] for name, value in self.values.items()}
             )
             back = {kind: 1.0 / unit for kind, unit in self.units.items()}
-            return jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centred))
+            return jax.tree.map(np.asarray, jax.vmap(lambda one: in_units(one, back))(centered))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,8 +474,8 @@ class Drawn:
         known = np.isfinite(answers)
         if np.sum(known) <= len(self.uncertainty.axes) or np.any(answers[known] <= 0):
             return normal
-        centred = self.steps[known] - self.steps[known].mean(axis=0)
-        contrast = np.linalg.lstsq(centred, np.log(answers[known]), rcond=None)[0]
+        centered = self.steps[known] - self.steps[known].mean(axis=0)
+        contrast = np.linalg.lstsq(centered, np.log(answers[known]), rcond=None)[0]
         upper = (1 + level) / 2
         degrees_of_freedom = self.uncertainty._degrees_of_freedom(contrast[None])[0]
         wider = scipy.special.stdtrit(degrees_of_freedom, upper) / scipy.special.ndtri(upper)

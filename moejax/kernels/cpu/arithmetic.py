@@ -55,7 +55,7 @@ def larger(typingctx, a, b) -> Any:
 @intrinsic
 @no_type_check
 def _or_nan(typingctx, y, x) -> Any:
-    """Return y, or x if x is NaN, without a branch and in a form that fast-math optimisations cannot remove."""
+    """Return y, or x if x is NaN, without a branch and in a form that fast-math optimizations cannot remove."""
 
     def generate(context, builder, signature, arguments):
         y, x = arguments

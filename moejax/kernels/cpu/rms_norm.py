@@ -71,13 +71,13 @@ def rms_norm(x: Float[Array, "B T D"], weight: Float[Array, " D"], epsilon: floa
     """Divide each token by its root mean square and multiply by the weight, on each device's tokens."""
 
     def local(x: Array, weight: Array) -> Array:
-        return _normalise(x.reshape(-1, x.shape[-1]), weight, jnp.full(1, epsilon, jnp.float32)).reshape(x.shape)
+        return _normalize(x.reshape(-1, x.shape[-1]), weight, jnp.full(1, epsilon, jnp.float32)).reshape(x.shape)
 
     return over_tokens(local, [x], [weight])
 
 
 @jax.custom_vjp
-def _normalise(x: Float[Array, "N D"], weight: Float[Array, " D"], epsilon: Float[Array, " 1"]) -> Float[Array, "N D"]:
+def _normalize(x: Float[Array, "N D"], weight: Float[Array, " D"], epsilon: Float[Array, " 1"]) -> Float[Array, "N D"]:
     return _save(x, weight, epsilon)[0]
 
 
@@ -95,7 +95,7 @@ def _gradients(saved: tuple[Array, Array, Array], dy: Array) -> tuple[Array, Arr
     return dx, dweights.sum(0), None
 
 
-_normalise.defvjp(_save, _gradients)
+_normalize.defvjp(_save, _gradients)
 
 
 def _parts(x: Float[Array, "N D"]) -> int:

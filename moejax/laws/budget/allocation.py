@@ -62,7 +62,7 @@ def implied_loss(law: Allocation) -> Chinchilla:
 
 
 def compute_optimal(law: Allocation, flops: Scalar) -> Claim:
-    """Return the claim that M, with D = C/M, minimises the loss of ``implied_loss``."""
+    """Return the claim that M, with D = C/M, minimizes the loss of ``implied_loss``."""
     scale = law(Design(flops=flops))["flops_per_token"]
     return Claim(
         statement="M* = k_M C^p_M, D* = C / M*",

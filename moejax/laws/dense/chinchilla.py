@@ -106,7 +106,7 @@ FLOPS_PER_PARAM_AND_TOKEN = 6.0
 
 
 def optimal_split(law: Chinchilla, flops: Scalar) -> dict[str, Any]:
-    """Return the ``params_active`` and ``tokens`` that minimise the loss at 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
+    """Return the ``params_active`` and ``tokens`` that minimize the loss at 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
 
     N* = k·(C/6)^(beta/(alpha+beta)) and D* = (C/6)/N*, with k = (alpha·A / (beta·B))^(1/(alpha+beta)).
     """

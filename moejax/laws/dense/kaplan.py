@@ -43,7 +43,7 @@ PUBLISHED = {
         data="WebText2, 50,257 tokens of vocabulary",
         fitted={"params_active_nonembedding": (768, 1.5e9), "tokens": (22e6, 23e9)},
         dense=True,
-        remark="Hoffmann et al. showed that its learning-rate schedules favoured large models over long training.",
+        remark="Hoffmann et al. showed that its learning-rate schedules favored large models over long training.",
     ),
 }
 

@@ -45,7 +45,7 @@ class DenseToMoe:
 
 
 def compute_optimal(law: DenseToMoe, flops: Scalar, num_experts: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N·D and expert
+    """Return the claim for the ``params_active`` and ``tokens`` that minimize the loss at given 6·N·D and expert
     count."""
     return Claim(
         statement="Hoffmann's split with A E^-gamma for A",

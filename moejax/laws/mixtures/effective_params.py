@@ -76,7 +76,7 @@ def dense_slice(law: EffectiveParams, expansion: Scalar) -> Chinchilla:
 
 
 def compute_optimal(law: EffectiveParams, flops: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N_act·D and G.
+    """Return the claim for the ``params_active`` and ``tokens`` that minimize the loss at given 6·N_act·D and G.
 
     N_act* is Hoffmann's optimum times G^(-gamma·alpha/(alpha+beta)); D* is Hoffmann's optimum divided by this factor.
     The chapter ("The compute-optimal point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not

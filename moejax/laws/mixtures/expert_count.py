@@ -65,7 +65,7 @@ class ExpertCount:
 
 @in_float64
 def compute_optimal(law: ExpertCount, flops: Scalar, num_experts: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N_act·D and expert
+    """Return the claim for the ``params_active`` and ``tokens`` that minimize the loss at given 6·N_act·D and expert
     count."""
     return Claim(
         statement="Hoffmann's split with the scales and exponents of one expert count",

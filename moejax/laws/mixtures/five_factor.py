@@ -139,7 +139,7 @@ def best_shared_share(law: FiveFactor) -> Any:
 
 
 def optimal_active_experts(law: FiveFactor, design: Design) -> Claim:
-    """Return the claim for the G that minimises the loss; the rest of ``design``, including S, is fixed."""
+    """Return the claim for the G that minimizes the loss; the rest of ``design``, including S, is fixed."""
     return Claim(
         statement="G* = sqrt(f / e)",
         source="Zhao et al. 2025, Eq. 12 (Eq. 20)",
@@ -149,7 +149,7 @@ def optimal_active_experts(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
-    """Return the claim for the S that minimises the loss; the rest of ``design``, including G, is fixed."""
+    """Return the claim for the S that minimizes the loss; the rest of ``design``, including G, is fixed."""
     return Claim(
         statement="S* = -n / (2 m)",
         source="Zhao et al. 2025, Eq. 13 (Eq. 22)",
@@ -159,7 +159,7 @@ def optimal_shared_share(law: FiveFactor, design: Design) -> Claim:
 
 
 def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: Scalar, shared_share: Scalar) -> Claim:
-    """Return the claim for the N_a/N that minimises the loss at fixed N, G and S (counts without embeddings).
+    """Return the claim for the N_a/N that minimizes the loss at fixed N, G and S (counts without embeddings).
 
     The optimum does not depend on tokens, and it ignores the cost of active parameters.
     """
@@ -179,7 +179,7 @@ def optimal_active_share(law: FiveFactor, params_total: Scalar, active_experts: 
 def optimal_active_at_compute(
     law: FiveFactor, flops: Scalar, params_total: Scalar, active_experts: Scalar, shared_share: Scalar
 ) -> Claim:
-    """Return the claim for the N_a and D that minimise the loss with N_a·D = ``flops``, at fixed N, G and S.
+    """Return the claim for the N_a and D that minimize the loss with N_a·D = ``flops``, at fixed N, G and S.
 
     Zhao et al. (2025), Appendix G, which defines C = D·N_a, without the factor 6. Eq. 31 has no closed-form solution;
     its root is computed by a search over log N_a, in which the loss is convex. Active parameters may exceed N.

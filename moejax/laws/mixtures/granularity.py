@@ -51,7 +51,7 @@ class Granularity:
 
 
 def compute_optimal(law: Granularity, flops: Scalar, granularity: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N_act·D, G and
+    """Return the claim for the ``params_active`` and ``tokens`` that minimize the loss at given 6·N_act·D, G and
     N/N_act.
 
     The cost of routing (the paper's Eq. 10) is not included, so finer experts are always better and G has no optimum.

@@ -65,7 +65,7 @@ def fit_surface(
 
 @in_float64
 def optimal_params_total(law: IsoflopSurface, sparsity: Scalar) -> Claim:
-    """Return the claim for the N that minimises the loss at one sparsity, for degrees (2, 2, 2).
+    """Return the claim for the N that minimizes the loss at one sparsity, for degrees (2, 2, 2).
 
     Raises:
       UserError: the degrees are not (2, 2, 2).
@@ -83,7 +83,7 @@ def optimal_params_total(law: IsoflopSurface, sparsity: Scalar) -> Claim:
 
 @in_float64
 def optimal_sparsity(law: IsoflopSurface, params_total: Scalar) -> Claim:
-    """Return the claim for the share 1-S of active experts that minimises the loss at one N, for degrees (2, 2, 2).
+    """Return the claim for the share 1-S of active experts that minimizes the loss at one N, for degrees (2, 2, 2).
 
     Raises:
       UserError: the degrees are not (2, 2, 2).
@@ -100,7 +100,7 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Scalar) -> Claim:
 
 
 def best_params_total(law: IsoflopSurface, active_experts_share: Scalar, low: Scalar, high: Scalar) -> tuple[Any, Any]:
-    """Return the N between two bounds that minimises the loss at one share 1-S of active experts, and that loss."""
+    """Return the N between two bounds that minimizes the loss at one share 1-S of active experts, and that loss."""
 
     def loss(log_total: Scalar) -> Any:
         return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
@@ -110,7 +110,7 @@ def best_params_total(law: IsoflopSurface, active_experts_share: Scalar, low: Sc
 
 
 def best_active_experts_share(law: IsoflopSurface, params_total: Scalar, low: Scalar, high: Scalar) -> tuple[Any, Any]:
-    """Return the 1-S between two bounds that minimises the loss at one size, and that loss."""
+    """Return the 1-S between two bounds that minimizes the loss at one size, and that loss."""
 
     def loss(log_share: Scalar) -> Any:
         return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})
@@ -124,7 +124,7 @@ def _require_quadratic(law: IsoflopSurface) -> None:
     if degrees != (2, 2, 2):
         raise UserError(
             f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form. Fit with degrees (2, 2, 2), or "
-            f"minimise the law numerically."
+            f"minimize the law numerically."
         )
 
 

@@ -113,7 +113,7 @@ PUBLISHED = {
         source="Tian et al. 2025, Table 6",
         provenance="verified",
         fitted={"flops": (3e18, 3e20), "activation_ratio": (3 / 257, 1.0), "granularity": (2.0, 16.0)},
-        remark="A counts shared experts, as in Table 3; the data behind Table 6 are labelled with E_a/E. MoE-mini has "
+        remark="A counts shared experts, as in Table 3; the data behind Table 6 are labeled with E_a/E. MoE-mini has "
         "A = 3.4 % and a leverage of 6.98 by Table 3, but 3.1 % (12/384) and above 7 by E_a/E.",
     ),
 }

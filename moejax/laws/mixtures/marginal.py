@@ -72,7 +72,7 @@ class MarginalShared:
 
 
 def optimal_active(law: MarginalActive) -> Claim:
-    """Return the claim for the active parameters that minimise the loss."""
+    """Return the claim for the active parameters that minimize the loss."""
     power = 1 / (law.active_exponent + 1)
     return Claim(
         statement="N_a* = (c gamma / h)^(1/(gamma+1))",
@@ -83,7 +83,7 @@ def optimal_active(law: MarginalActive) -> Claim:
 
 
 def optimal_experts(law: MarginalExperts) -> Claim:
-    """Return the claim for the number of active experts that minimises the loss."""
+    """Return the claim for the number of active experts that minimizes the loss."""
     return Claim(
         statement="G* = sqrt(f / e)",
         source="from Zhao et al. 2025, Eq. 8",
@@ -93,7 +93,7 @@ def optimal_experts(law: MarginalExperts) -> Claim:
 
 
 def optimal_shared(law: MarginalShared) -> Claim:
-    """Return the claim for the share of shared experts that minimises the loss."""
+    """Return the claim for the share of shared experts that minimizes the loss."""
     return Claim(
         statement="S* = -n / (2 m)",
         source="from Zhao et al. 2025, Eq. 10",

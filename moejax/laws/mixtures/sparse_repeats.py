@@ -86,7 +86,7 @@ class SparseRepeats:
 
 
 def compute_optimal(law: SparseRepeats, flops: Scalar, expansion: Scalar) -> Claim:
-    """Return the claim for the ``params_active`` and ``tokens`` that minimise the loss at given 6·N·D and density,
+    """Return the claim for the ``params_active`` and ``tokens`` that minimize the loss at given 6·N·D and density,
     without repetition."""
     return Claim(
         statement="N* = (Q A/B)^(1/(2 alpha)) (C/6)^(1/2), D* = C/(6 N*)",

@@ -97,7 +97,7 @@ MOST_SPARSE = 0.999
 
 @jax.jit
 def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of: ActiveParams) -> Any:
-    """Return N*(C, S), the total parameters that minimise the loss at fixed sparsity."""
+    """Return N*(C, S), the total parameters that minimize the loss at fixed sparsity."""
 
     def loss(log_total: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": jnp.exp(log_total), "active_experts_share": 1 - sparsity})
@@ -109,7 +109,7 @@ def best_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_of:
 def best_sparsity(
     law: Sparsity, flops: Scalar, params_total: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE
 ) -> Any:
-    """Return S*(C, N), the sparsity between 0 and ``cap`` that minimises the loss at fixed size."""
+    """Return S*(C, N), the sparsity between 0 and ``cap`` that minimizes the loss at fixed size."""
 
     def loss(log_active: Scalar) -> Any:
         return _loss(law, flops, active_of, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
@@ -177,7 +177,7 @@ class JointOptimum(NamedTuple):
 
 
 def joint_optimum(law: Sparsity, flops: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE) -> JointOptimum:
-    """Return the N and S that minimise the loss with S at most ``cap``; without the cap, the optimum of Eq. 2 is
+    """Return the N and S that minimize the loss with S at most ``cap``; without the cap, the optimum of Eq. 2 is
     degenerate."""
     with float64():
         law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))

@@ -35,7 +35,7 @@ from moejax.report.figures.panels import (
     curves,
     figure,
 )
-from moejax.report.figures.style import INK, MUTED, ORANGE, coloured
+from moejax.report.figures.style import INK, MUTED, ORANGE, colored
 from moejax.result import size
 
 IDLE = replace(SPARSITY, scale="share")
@@ -136,7 +136,7 @@ def loss_by_sparsity(inputs: FigureInputs) -> Figure:
     chosen = (0.0, 0.5, 0.9, 0.98)
     for sparsity, mark in zip(chosen, ("line", "dashed", "dotted", "joined"), strict=True):
         least = [float(loss(inputs, flops, best_sizes(inputs, flops, [sparsity])[0], sparsity)) for flops in BUDGETS]
-        by_budget.append(Series(label=_at_sparsity(sparsity), x=BUDGETS, y=least, mark=mark, colour=MUTED))
+        by_budget.append(Series(label=_at_sparsity(sparsity), x=BUDGETS, y=least, mark=mark, color=MUTED))
     return figure(
         "Least loss against sparsity",
         f"By {inputs.name}, each point at its best size: the gain from sparsity is about the same at every budget. "
@@ -170,7 +170,7 @@ def sizes_by_budget(inputs: FigureInputs) -> Figure:
 def estimator(inputs: FigureInputs) -> Figure:
     """Draw Figure 7: the ratio of Eq. 9 to 6·N_a per token against total parameters."""
     series = []
-    for sparsity, colour in coloured(SLICES):
+    for sparsity, color in colored(SLICES):
         shapes = [shape_of(width, sparsity) for width in WIDTHS]
         by_eq_9, by_size = (
             np.array([CONVENTIONS[name].per_token(one, CONTEXT) for one in shapes])
@@ -178,7 +178,7 @@ def estimator(inputs: FigureInputs) -> Figure:
         )
         totals = [PARAMS["abnar"].total(one) for one in shapes]
         label = _at_sparsity(sparsity)
-        series.append(Series(label=label, x=totals, y=by_eq_9 / by_size, mark="joined", colour=colour))
+        series.append(Series(label=label, x=totals, y=by_eq_9 / by_size, mark="joined", color=color))
     ratio = Axis("estimator_ratio", "FLOPs by Eq. 9 over 6·N_a·D")
     return figure(
         "How good 6·N_a·D is",
@@ -235,7 +235,7 @@ def _fields(inputs: FigureInputs, flops: float) -> list[Field]:
     ):
         zs = loss(inputs, flops, sizes, sparsity[:, None])
         floor = np.nanmin(zs)
-        marks = [Series(label="best size", x=line, y=active_share[::4], colour=ORANGE)]
+        marks = [Series(label="best size", x=line, y=active_share[::4], color=ORANGE)]
         fields.append(
             Field(
                 x=axis,
@@ -258,7 +258,7 @@ def _points(inputs: FigureInputs, flops: float, name: str) -> list[Series]:
     own = inputs.table[np.isclose(column(inputs.table, "flops"), flops, rtol=0.15)]
     if not len(own):
         return []
-    return [Series(label="runs", x=column(own, name), y=1 - column(own, "sparsity"), mark="open", colour=INK)]
+    return [Series(label="runs", x=column(own, name), y=1 - column(own, "sparsity"), mark="open", color=INK)]
 
 
 def _slices(inputs: FigureInputs, budgets: Sequence[float], title: str) -> Figure:
@@ -276,17 +276,17 @@ def _slices(inputs: FigureInputs, budgets: Sequence[float], title: str) -> Figur
 def _row(inputs: FigureInputs, flops: float) -> list[Panel]:
     active_share = np.geomspace(1.0, 0.02, 61)
     by_sparsity, by_total, by_active = [], [], []
-    for total, colour in coloured(SIZES):
+    for total, color in colored(SIZES):
         losses = loss(inputs, flops, total, 1 - active_share)
-        by_sparsity += _curve(f"N = {size(total, 3)}", active_share, losses, colour)
-    for sparsity, colour in coloured(SLICES):
+        by_sparsity += _curve(f"N = {size(total, 3)}", active_share, losses, color)
+    for sparsity, color in colored(SLICES):
         best = best_sizes(inputs, flops, [sparsity])[0]
         total = np.geomspace(best / 12, best * 12, 61)
         losses = loss(inputs, flops, total, sparsity)
         keep = losses < np.nanmin(losses) + 0.3
         total, losses = total[keep], losses[keep]
-        by_total += _curve(_at_sparsity(sparsity), total, losses, colour, "dashed")
-        by_active += _curve(_at_sparsity(sparsity), inputs.active_params(total, sparsity), losses, colour, "dashed")
+        by_total += _curve(_at_sparsity(sparsity), total, losses, color, "dashed")
+        by_active += _curve(_at_sparsity(sparsity), inputs.active_params(total, sparsity), losses, color, "dashed")
     return [
         Panel(x=IDLE, y=LOSS, series=by_sparsity, title=_at_budget(flops)),
         Panel(x=TOTAL, y=LOSS, series=by_total),
@@ -294,13 +294,13 @@ def _row(inputs: FigureInputs, flops: float) -> list[Panel]:
     ]
 
 
-def _curve(label: str, xs: np.ndarray, ys: np.ndarray, colour: str, mark: str = "line") -> list[Series]:
+def _curve(label: str, xs: np.ndarray, ys: np.ndarray, color: str, mark: str = "line") -> list[Series]:
     """Return a curve, with a star at its minimum unless it is an end point."""
     lowest = int(np.nanargmin(ys))
-    curve = Series(label=label, x=xs, y=ys, colour=colour, mark=mark)
+    curve = Series(label=label, x=xs, y=ys, color=color, mark=mark)
     if lowest in (0, len(xs) - 1):
         return [curve]
     return [
         curve,
-        Series(label="least loss", x=[xs[lowest]], y=[ys[lowest]], mark="stars", colour=colour, in_legend=False),
+        Series(label="least loss", x=[xs[lowest]], y=[ys[lowest]], mark="stars", color=color, in_legend=False),
     ]

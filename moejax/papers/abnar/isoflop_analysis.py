@@ -66,7 +66,7 @@ def best_sizes_by_law(
 
 @jax.jit
 def _lowest(laws: Any, share: Any, slope: Any, offset: Any, low: Any, high: Any) -> Any:
-    """Return the log size that minimises the loss, and that loss, for many laws."""
+    """Return the log size that minimizes the loss, and that loss, for many laws."""
 
     def of(law: Sparsity) -> Any:
         def loss(log_total: Any) -> Any:

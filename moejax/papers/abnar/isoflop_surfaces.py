@@ -107,7 +107,7 @@ def least_squares(
     count = columns.shape[1]
     if len(np.unique(columns, axis=0)) <= count:
         return None
-    # Centre and scale, because powers of log N are nearly collinear (log N ranges from 18 to 24).
+    # Center and scale, because powers of log N are nearly collinear (log N ranges from 18 to 24).
     middle, mean = np.average(columns, axis=0, weights=weights), np.average(losses, weights=weights)
     spread = np.abs(columns - middle).max(axis=0)
     if not (spread > 0).all():

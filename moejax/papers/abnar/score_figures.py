@@ -19,7 +19,7 @@ from moejax.papers.documents import ABNAR
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, figure
 from moejax.report.figures.runs import scores_vs_loss
-from moejax.report.figures.style import BLUE, ORANGE, coloured
+from moejax.report.figures.style import BLUE, ORANGE, colored
 from moejax.report.synthetic import rng
 from moejax.run_table import DataFrame
 
@@ -100,8 +100,8 @@ def lengths_of_thought() -> pd.DataFrame:
 def lengths(inputs: FigureInputs) -> Figure:
     """Draw Figure 13b: the length of generated answers against the length of few-shot answers."""
     series = [
-        Series(label=model, x=column(own, "given_words"), y=column(own, "answer_words"), mark="points", colour=colour)
-        for model, own, colour in _models(inputs)
+        Series(label=model, x=column(own, "given_words"), y=column(own, "answer_words"), mark="points", color=color)
+        for model, own, color in _models(inputs)
     ]
     table = _known(inputs)
     rho = float(np.corrcoef(column(table, "given_words"), column(table, "answer_words"))[0, 1])
@@ -120,12 +120,12 @@ def lengths(inputs: FigureInputs) -> Figure:
 def by_length(inputs: FigureInputs) -> Figure:
     """Draw Figure 14: the score against the length of answers, with a least-squares line per model."""
     series = []
-    for model, own, colour in _models(inputs):
+    for model, own, color in _models(inputs):
         x, y = column(own, "answer_words"), column(own, "score")
-        series.append(Series(label=model, x=x, y=y, mark="points", colour=colour))
+        series.append(Series(label=model, x=x, y=y, mark="points", color=color))
         if len(own) > 1:
             ends = np.array([x.min(), x.max()])
-            series.append(Series(label=f"{model}, line", x=ends, y=_line(own)(ends), colour=colour, in_legend=False))
+            series.append(Series(label=f"{model}, line", x=ends, y=_line(own)(ends), color=color, in_legend=False))
     return figure(
         "Score by length of answers",
         f"Lines are least-squares fits, one per model.{inputs.whose}",
@@ -142,14 +142,14 @@ def slopes(inputs: FigureInputs) -> Figure:
     """Draw Figure 15: the slopes of Figure 14's lines against active parameters, for dense and MoE models."""
     series = []
     several = [own for _, own, _ in _models(inputs) if len(own) > 1]
-    for name, mixtures, mark, colour in (("dense", False, "joined", BLUE), ("mixtures", True, "squares", ORANGE)):
+    for name, mixtures, mark, color in (("dense", False, "joined", BLUE), ("mixtures", True, "squares", ORANGE)):
         kind = [own for own in several if (own["num_experts"].iloc[0] > 0) == mixtures]
         if kind:
             x, y = (
                 [float(own["params_active"].iloc[0]) for own in kind],
                 [float(_line(own).convert().coef[-1]) for own in kind],
             )
-            series.append(Series(label=name, x=x, y=y, mark=mark, colour=colour))
+            series.append(Series(label=name, x=x, y=y, mark=mark, color=color))
     return figure(
         "What a word of an answer is worth",
         f"Slopes of the least-squares lines of score against answer length.{inputs.whose}",
@@ -169,7 +169,7 @@ def _known(inputs: FigureInputs) -> DataFrame:
 
 
 def _models(inputs: FigureInputs) -> list[tuple[str, DataFrame, str]]:
-    """Return name, rows and colour of every model, in order of size."""
+    """Return name, rows and color of every model, in order of size."""
     table = _known(inputs).sort_values("params_active", kind="stable")
     names = list(dict.fromkeys(table["model"]))
-    return [(str(name), table[table["model"] == name], colour) for name, colour in coloured(names)]
+    return [(str(name), table[table["model"] == name], color) for name, color in colored(names)]

@@ -22,7 +22,7 @@ from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS, GRID_EXPAN
 from moejax.papers.documents import CHAPTER_002
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, figure
-from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, coloured
+from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, colored
 from moejax.report.findings import frontier
 from moejax.report.plots import FromRuns
 from moejax.report.synthetic import NOISE, rng
@@ -45,9 +45,9 @@ def widget(inputs: FigureInputs) -> Figure:
         mixture, dense = (evaluate(inputs.law, params_total=active * g, **sizes) for g in (expansion, 1.0))
         here = float(np.exp(np.interp(np.log(BUDGET), np.log(SLIDER), np.log(mixture))))
         series = [
-            Series(label="dense, G = 1, equal active parameters", x=SLIDER, y=dense, colour=MUTED),
-            Series(label="MoE model", x=SLIDER, y=mixture, colour=BLUE),
-            Series(label="C = 3.4e24", x=[BUDGET], y=[here], mark="stars", colour=ORANGE),
+            Series(label="dense, G = 1, equal active parameters", x=SLIDER, y=dense, color=MUTED),
+            Series(label="MoE model", x=SLIDER, y=mixture, color=BLUE),
+            Series(label="C = 3.4e24", x=[BUDGET], y=[here], mark="stars", color=ORANGE),
         ]
         panels.append(Panel(x=FLOPS, y=LOSS, series=series, title=name, note=f"G = {expansion:g}"))
     return figure(
@@ -69,9 +69,9 @@ def grid(inputs: FigureInputs) -> Figure:
     tokens = BUDGET / (FLOPS_PER_PARAM_AND_TOKEN * active)
     losses = evaluate(law, params_active=active, params_total=active * expansion, tokens=tokens)
     best = [float(compute_optimal(law, BUDGET, g).value["params_active"]) for g in EXPANSIONS]
-    marks = [Series(label="best active size", x=best, y=EXPANSIONS, colour=ORANGE)]
+    marks = [Series(label="best active size", x=best, y=EXPANSIONS, color=ORANGE)]
     for (name, (own, ratio, *_)), mark in zip(CONFIGURATIONS.items(), ("squares", "stars", "points"), strict=True):
-        marks.append(Series(label=name, x=[own], y=[ratio], mark=mark, colour=INK))
+        marks.append(Series(label=name, x=[own], y=[ratio], mark=mark, color=INK))
     floor = float(np.nanmin(losses))
     field = Field(
         x=ACTIVE,
@@ -87,8 +87,8 @@ def grid(inputs: FigureInputs) -> Figure:
     chosen = [g for g in GRID_EXPANSION if g in (1.0, 4.0, 16.0, 32.0)]
     dense = _best_losses(inputs, 1.0)
     series = [
-        Series(label=f"G = {g:g}", x=BUDGETS, y=dense - _best_losses(inputs, g), colour=colour)
-        for g, colour in coloured(chosen)
+        Series(label=f"G = {g:g}", x=BUDGETS, y=dense - _best_losses(inputs, g), color=color)
+        for g, color in colored(chosen)
         if g > 1
     ]
     gain = Axis("gain_over_dense_nats_per_token", "gain over dense, nats/token", "log")
@@ -173,18 +173,18 @@ def of_runs(inputs: FigureInputs) -> Figure:
     runs, cells = (inputs.table[inputs.table["part"] == part] for part in ("run", "law"))
     series = _by_expansion(runs)
     dense = runs[runs["expansion"] <= DENSE]
-    for own, label, colour in ((dense, "frontier of dense runs", MUTED), (runs[runs["expansion"] > DENSE], MIXED, INK)):
+    for own, label, color in ((dense, "frontier of dense runs", MUTED), (runs[runs["expansion"] > DENSE], MIXED, INK)):
         if len(own):
             best = frontier(own, "flops")
-            series.append(Series(label=label, x=column(best, "flops"), y=column(best, "loss"), colour=colour))
+            series.append(Series(label=label, x=column(best, "flops"), y=column(best, "loss"), color=color))
     panels: list[Panel | Field] = [Panel(x=FLOPS, y=LOSS, series=series, title="runs")]
     if len(cells):
         losses = cells.pivot_table(index="expansion", columns="params_active", values="loss")
         sizes, ratios, values = (np.asarray(each, np.float64) for each in (losses.columns, losses.index, losses))
         best = np.unravel_index(int(np.argmin(values)), values.shape)
         marks = [
-            Series(label="runs", x=column(runs, "params_active"), y=column(runs, "expansion"), mark="open", colour=INK),
-            Series(label="least", x=[sizes[best[1]]], y=[ratios[best[0]]], mark="stars", colour=ORANGE),
+            Series(label="runs", x=column(runs, "params_active"), y=column(runs, "expansion"), mark="open", color=INK),
+            Series(label="least", x=[sizes[best[1]]], y=[ratios[best[0]]], mark="stars", color=ORANGE),
         ]
         title = f"law fitted to the runs, C = {float(cells['flops'].iloc[0]):.2g}"
         panels.append(
@@ -218,8 +218,8 @@ def _by_expansion(runs: DataFrame) -> list[Series]:
             rows = mixed[[own[0] <= float(f"{value:.2g}") <= own[-1] for value in column(mixed, "expansion")]]
             groups.append((f"G = {' to '.join(ends)}", rows))
     return [
-        Series(label=label, x=column(own, "flops"), y=column(own, "loss"), mark="points", colour=colour)
-        for (label, own), colour in zip(groups, classes(len(groups)), strict=True)
+        Series(label=label, x=column(own, "flops"), y=column(own, "loss"), mark="points", color=color)
+        for (label, own), color in zip(groups, classes(len(groups)), strict=True)
     ]
 
 
@@ -278,18 +278,18 @@ def domains(inputs: FigureInputs) -> Figure:
     if not names:
         raise UserError("The table has no row for a domain; moejax fit --recipe domains --out writes such a table.")
     lines, misses = [], []
-    for name, colour in coloured(names):
+    for name, color in colored(names):
         own = table[table["domain"] == name].sort_values("tokens")
         left = column(own, "data_term")
         measured = column(own, "measured") - column(own, "predicted") + left
         seen = np.isfinite(measured) & (measured > 0)
         tokens = column(own, "tokens")
-        lines.append(Series(label=name, x=tokens[seen], y=measured[seen], mark="points", colour=colour))
-        lines.append(Series(label=name, x=tokens, y=left, colour=colour, in_legend=False))
-    for name, colour, mark in ((ONE_LAW, ORANGE, "points"), (BY_DOMAIN, INK, "open")):
+        lines.append(Series(label=name, x=tokens[seen], y=measured[seen], mark="points", color=color))
+        lines.append(Series(label=name, x=tokens, y=left, color=color, in_legend=False))
+    for name, color, mark in ((ONE_LAW, ORANGE, "points"), (BY_DOMAIN, INK, "open")):
         own = table[table["domain"] == name]
         gap = column(own, "predicted") - column(own, "measured")
-        misses.append(Series(label=name, x=column(own, "tokens"), y=gap, mark=mark, colour=colour))
+        misses.append(Series(label=name, x=column(own, "tokens"), y=gap, mark=mark, color=color))
     panels = [
         Panel(x=TOKENS, y=DATA_TERM, series=lines, title="by domain"),
         Panel(x=TOKENS, y=MISS, series=misses, title="of the aggregate", level=0.0),

@@ -44,7 +44,7 @@ GROWTH = 0.5
 """Exponent of the best size in FLOPs, used to convert a run's size to the FLOPs of its budget. Within a budget, an
 error in the exponent has little effect."""
 ROUNDS = 5
-"""Number of iterations that move each parabola's centre to its vertex."""
+"""Number of iterations that move each parabola's center to its vertex."""
 DEGREE = 2
 """Maximum degree of the polynomial in log FLOPs that is fitted to the budgets' lowest losses."""
 
@@ -83,30 +83,30 @@ def joint_parabolas(
     least, most = (np.array([of(logs[here]) for here in rows]) for of in (np.min, np.max))
     own = np.eye(count)[budget]
 
-    def solve(centre: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def solve(center: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the design matrix, the inverse normal matrix, and coefficients with a row per power of size."""
-        away = (moved - centre[budget])[:, None]
+        away = (moved - center[budget])[:, None]
         level = own + more[:, None] * _slopes(spent, inside)[budget]
         matrix = np.hstack([level, own * away, own * away**2])
         inverse = np.linalg.pinv(matrix.T @ (runs.weight[:, None] * matrix), hermitian=True)
         return matrix, inverse, (inverse @ matrix.T @ (runs.weight * runs.loss)).reshape(3, count)
 
-    centre, inside = np.array([logs[here[np.argmin(runs.loss[here])]] for here in rows]), np.ones(count, bool)
+    center, inside = np.array([logs[here[np.argmin(runs.loss[here])]] for here in rows]), np.ones(count, bool)
     for _ in range(ROUNDS):
-        _, slope, curvature = solve(centre, inside)[2]
-        vertex = centre - slope / np.where(curvature > 0, 2 * curvature, np.nan)
+        _, slope, curvature = solve(center, inside)[2]
+        vertex = center - slope / np.where(curvature > 0, 2 * curvature, np.nan)
         inside = (least < vertex) & (vertex < most)
-        centre = np.where(inside, vertex, centre)
-    matrix, inverse, coefficients = solve(centre, inside)
+        center = np.where(inside, vertex, center)
+    matrix, inverse, coefficients = solve(center, inside)
     covariances = inverse.reshape(3, count, 3, count)
     return JointParabolas(
         curves=tuple(
             Parabola(
                 held=held,
-                middle=float(centre[one]),
+                middle=float(center[one]),
                 coefficients=coefficients[:, one],
                 inverse=covariances[:, one, :, one],
-                logs=(float(least[one] - centre[one]), float(most[one] - centre[one])),
+                logs=(float(least[one] - center[one]), float(most[one] - center[one])),
             )
             for one in range(count)
         ),

@@ -11,7 +11,7 @@ from moejax.papers.documents import LI
 from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import LOSS, Axis, Panel, Series, curves_of, figure
-from moejax.report.figures.style import INK, RED, coloured
+from moejax.report.figures.style import INK, RED, colored
 from moejax.result import size
 from moejax.run_table import DataFrame
 
@@ -40,15 +40,15 @@ def compute(inputs: FigureInputs) -> Figure:
     the loss.
     """
     ratios, tokens = [], []
-    for total, colour in coloured(SIZES):
+    for total, color in colored(SIZES):
         width, layers = LAYERS[total]
         at = {"params_total": total, "params_active": RATES * total, "model_dim": width, "num_layers": layers}
         label = f"N = {size(total, 3)}, {layers} layers of {width}"
         for axis, series in ((COMPUTE, ratios), (MULTIPLIER, tokens)):
-            series.append(Series(label=label, x=RATES, y=evaluate(inputs.law, axis.column, **at), colour=colour))
+            series.append(Series(label=label, x=RATES, y=evaluate(inputs.law, axis.column, **at), color=color))
     limit = "no attention scores: R_c = r_a"
-    ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", colour=INK))
-    tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", colour=INK))
+    ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", color=INK))
+    tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", color=INK))
     # Linear axes, because the figure shows that R_c is a straight line in r_a.
     linear = [replace(axis, scale="linear") for axis in (RATE, COMPUTE)]
     panels = [Panel(x=linear[0], y=linear[1], series=ratios), Panel(x=RATE, y=MULTIPLIER, series=tokens)]
@@ -72,15 +72,15 @@ def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], 
     mixtures, dense = runs[runs["num_experts"] > 0], runs[runs["num_experts"] == 0]
     rates = {name: column(mixtures, name) - column(mixtures, "params_embedding") for name in RATE_COLUMNS[:2]}
     rate = rates["params_active"] / rates["params_total"]
-    losses = [Series(label="runs", x=rate, y=column(mixtures, "loss"), mark="points", colour=RED)]
+    losses = [Series(label="runs", x=rate, y=column(mixtures, "loss"), mark="points", color=RED)]
     # With several dense models, the baseline of an MoE model is ambiguous.
     if len(dense) == 1:
         per_token = column(mixtures, "flops") / column(mixtures, "tokens")
         ratio = per_token / float((dense["flops"] / dense["tokens"]).iloc[0])
-        ratios.append(Series(label="runs", x=rate, y=ratio, mark="points", colour=RED))
+        ratios.append(Series(label="runs", x=rate, y=ratio, mark="points", color=RED))
         multiple = column(mixtures, "tokens") / float(dense["tokens"].iloc[0])
-        tokens.append(Series(label="runs", x=rate, y=multiple, mark="points", colour=RED))
-        losses.append(Series(label="dense", x=[1.0], y=column(dense, "loss"), mark="squares", colour=INK))
+        tokens.append(Series(label="runs", x=rate, y=multiple, mark="points", color=RED))
+        losses.append(Series(label="dense", x=[1.0], y=column(dense, "loss"), mark="squares", color=INK))
     panels.append(Panel(x=RATE, y=LOSS, series=losses))
     return " Points are each model's longest run in the table; r_a excludes the vocabulary, FLOPs include it."
 
@@ -113,15 +113,15 @@ def shapes(inputs: FigureInputs) -> Figure:
     """Draw Figure 7's variables: μ against aspect, and β against r_a. With runs, also draw their losses."""
     aspect = np.geomspace(30, 250, 41)
     by_aspect, by_rate = [], []
-    for layers, colour in coloured(DEPTHS):
+    for layers, color in colored(DEPTHS):
         at = {"params_total": 7e9, "params_active": 1.4e9, "model_dim": aspect * layers, "num_layers": layers}
         values = evaluate(inputs.law, TOTAL_RATIO.column, **at)
         keep = values > 1
-        by_aspect.append(Series(label=f"{layers} layers", x=aspect[keep], y=values[keep], colour=colour))
+        by_aspect.append(Series(label=f"{layers} layers", x=aspect[keep], y=values[keep], color=color))
     for mu, mark in ((10.0, "dotted"), (22.0, "line"), (44.0, "dashed")):
         values = active_ratio(RATES, mu)
         keep = values > 0
-        by_rate.append(Series(label=f"μ = {mu:g}", x=RATES[keep], y=values[keep], mark=mark, colour=INK))
+        by_rate.append(Series(label=f"μ = {mu:g}", x=RATES[keep], y=values[keep], mark=mark, color=INK))
     panels = [
         Panel(x=ASPECT, y=TOTAL_RATIO, series=by_aspect, level=20.0),
         Panel(x=RATE, y=ACTIVE_RATIO, series=by_rate),

@@ -51,27 +51,27 @@ def records() -> Records:
     yield from _shapes()
     yield from _other_papers()
     yield from _recipe()
-    yield _normalised()
+    yield _normalized()
     for where, losses in TABLES_4_TO_6.items():
         for loss in losses:
             yield record(where, f"measured {loss}", loss, None, note="the runs are not published")
 
 
-NORMALISED, PLAIN = ("1.6726", "1.6752"), ("1.6712", "1.6750")
-"""Losses of Table 5 with and without normalisation, each with and without a shared expert."""
+NORMALIZED, PLAIN = ("1.6726", "1.6752"), ("1.6712", "1.6750")
+"""Losses of Table 5 with and without normalization, each with and without a shared expert."""
 
 
-def _normalised() -> Record:
-    """Return the check that Table 4's last group, labelled Norm = True, contains no loss without normalisation."""
+def _normalized() -> Record:
+    """Return the check that Table 4's last group, labeled Norm = True, contains no loss without normalization."""
     group = TABLES_4_TO_6["Table 4"][-3:]
-    elsewhere = sum(loss in NORMALISED or loss not in PLAIN for loss in group)
+    elsewhere = sum(loss in NORMALIZED or loss not in PLAIN for loss in group)
     return record(
         "Tables 4 and 5",
-        "losses of Table 4's last group, all with Norm = True, that Table 5 does not have without normalisation",
+        "losses of Table 4's last group, all with Norm = True, that Table 5 does not have without normalization",
         str(len(group)),
         elsewhere,
         note="1.6712 is the loss of a shared ratio in Table 4, and of 1dense with a shared expert and without "
-        "normalisation in Table 5: one run, or two runs of equal loss; the tables are images",
+        "normalization in Table 5: one run, or two runs of equal loss; the tables are images",
         implied=True,
         undefined=True,
     )

@@ -92,8 +92,8 @@ def near_optimal(inputs: FigureInputs) -> Figure:
         near = f"near-optimal: within {NEAR['hyperparameters']:.2%} of the lowest loss"
         at = [[float(evaluate(inputs.law, axis.column, flops=own["flops"].iloc[0]))] for axis in (RATE, BATCH)]
         marks = [
-            Series(label=near, x=rates[columns], y=batches[rows], mark="points", colour=RED),
-            Series(label="the law", x=at[0], y=at[1], mark="stars", colour=ORANGE),
+            Series(label=near, x=rates[columns], y=batches[rows], mark="points", color=RED),
+            Series(label="the law", x=at[0], y=at[1], mark="stars", color=ORANGE),
         ]
         fields.append(
             Field(
@@ -160,7 +160,7 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
             series.append(_law(inputs.law, axis, inputs.name, "line", BLUE))
         series += [
             _law(tables, axis, "power law through Table 8", "dashed", ORANGE),
-            Series(label="settings of Table 8", x=flops, y=printed[axis], mark="open", colour=INK),
+            Series(label="settings of Table 8", x=flops, y=printed[axis], mark="open", color=INK),
         ]
         panels.append(Panel(x=FLOPS, y=axis, series=series))
     return panels
@@ -178,9 +178,9 @@ def _allocation(inputs: FigureInputs) -> list[Panel]:
     return panels
 
 
-def _law(law: Law, axis: Axis, label: str, mark: str, colour: str) -> Series:
+def _law(law: Law, axis: Axis, label: str, mark: str, color: str) -> Series:
     values = evaluate(law, axis.column, flops=BUDGETS)
-    return Series(label=label, x=BUDGETS, y=values, mark=mark, colour=colour)
+    return Series(label=label, x=BUDGETS, y=values, mark=mark, color=color)
 
 
 PARTS = {"mixtures": MUTED, "dense": RED}
@@ -192,12 +192,12 @@ def _trained(table: DataFrame, axis: Axis) -> list[Series]:
     parts = [part for part in PARTS if "part" in table and part in set(table["part"])]
     series = []
     for part, own in [(part, table[table["part"] == part]) for part in parts] or [("", table)]:
-        colour, label = PARTS.get(part, MUTED), f"runs, {part}" if part else "runs"
+        color, label = PARTS.get(part, MUTED), f"runs, {part}" if part else "runs"
         own = own.sort_values("flops")
         x = column(own, "flops")
-        series.append(Series(label=label, x=x, y=column(own, axis.column), mark="points", colour=colour))
+        series.append(Series(label=label, x=x, y=column(own, axis.column), mark="points", color=color))
         if (fitted := f"fitted_{axis.column}") in own:
-            through = Series(label=f"law through {label}", x=x, y=column(own, fitted), mark="dashed", colour=colour)
+            through = Series(label=f"law through {label}", x=x, y=column(own, fitted), mark="dashed", color=color)
             series.append(through)
     return series
 

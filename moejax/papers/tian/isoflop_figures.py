@@ -27,7 +27,7 @@ from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.law_curves import GRANULARITY_OF_LEVERAGE as GRANULARITY
 from moejax.report.figures.law_curves import LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, curves, curves_of, figure
-from moejax.report.figures.style import ORANGE, RED, coloured
+from moejax.report.figures.style import ORANGE, RED, colored
 from moejax.report.synthetic import NOISE, rng
 from moejax.result import size
 from moejax.run_table import DataFrame
@@ -256,13 +256,13 @@ def heads(inputs: FigureInputs) -> Figure:
     sizes = [total for total in sizes.tolist() if several[total]]
     if not sizes:
         raise UserError("The table has no two runs with equal size and different num_heads; add such runs.")
-    for total, colour in coloured(sizes):
+    for total, color in colored(sizes):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
         x, y = column(own, HEADS.column), column(own, "loss")
         near = y <= y.min() * (1 + NEAR["heads"])
-        series.append(Series(label=f"N = {size(total, 3)}", x=x, y=y, mark="joined", colour=colour))
+        series.append(Series(label=f"N = {size(total, 3)}", x=x, y=y, mark="joined", color=color))
         series.append(
-            Series(label=f"within {NEAR['heads']:.1%} of the lowest", x=x[near], y=y[near], mark="stars", colour=RED)
+            Series(label=f"within {NEAR['heads']:.1%} of the lowest", x=x[near], y=y[near], mark="stars", color=RED)
         )
     return figure(
         "Loss against attention heads",
@@ -336,7 +336,7 @@ def _isoflop(table: DataFrame, axis: Axis) -> Panel:
     for curve in curves_of(_sweep(table, axis), "flops", axis.column, "loss", lambda flops: f"C = {short(flops)}"):
         x, y = np.asarray(curve.x), np.asarray(curve.y)
         lowest = int(np.argmin(y))
-        star = Series(label="least loss", x=[x[lowest]], y=[y[lowest]], mark="stars", colour=ORANGE)
+        star = Series(label="least loss", x=[x[lowest]], y=[y[lowest]], mark="stars", color=ORANGE)
         series += [curve, star]
     return Panel(x=axis, y=LOSS, series=series)
 

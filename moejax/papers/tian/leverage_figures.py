@@ -97,9 +97,9 @@ def definition(inputs: FigureInputs) -> Figure:
     target = float(evaluate(curve, flops=most))
     name = f"MoE, A =  {100 * float(row['activation']):.3g} %, G = {float(row['granularity']):g}"
     series = [
-        Series(label="dense", x=longer, y=evaluate(dense, flops=longer), colour=MUTED),
-        Series(label=name, x=own, y=evaluate(curve, flops=own), colour=BLUE),
-        Series(label="equal loss", x=[most, needed], y=[target, target], mark="dashed", colour=ORANGE),
+        Series(label="dense", x=longer, y=evaluate(dense, flops=longer), color=MUTED),
+        Series(label=name, x=own, y=evaluate(curve, flops=own), color=BLUE),
+        Series(label="equal loss", x=[most, needed], y=[target, target], mark="dashed", color=ORANGE),
         Series(label="C of the MoE and the dense model", x=[most, needed], y=[target] * 2, mark="stars"),
     ]
     panel = Panel(x=FLOPS, y=LOSS, series=series, note=f"EL = {gain:.2f}\nat C = {short(most)}")
@@ -117,7 +117,7 @@ def definition(inputs: FigureInputs) -> Figure:
 @TIAN.experiment("1b", law="leverage", shows="landscape of efficiency leverage")
 def landscape(inputs: FigureInputs) -> Figure:
     """Draw Figure 1b: EL by A and G at 1e22 FLOPs."""
-    mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
+    mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", color=ORANGE)
     return figure(
         "Efficiency leverage at 1e22 FLOPs",
         f"Compute of a dense model divided by the compute of an MoE model with equal loss, by {inputs.name}. The "
@@ -158,7 +158,7 @@ def one_by_one(inputs: FigureInputs) -> Figure:
         if inputs.table is not None:
             own = _measured(inputs.table, axis)
             x, y = column(own, axis.column), column(own, MEASURED.column)
-            series.append(Series(label="measured, at every C", x=x, y=y, mark="open", colour=MUTED))
+            series.append(Series(label="measured, at every C", x=x, y=y, mark="open", color=MUTED))
         panels.append(Panel(x=axis, y=LEVERAGE, series=series, title=title))
     return figure(
         "Efficiency leverage against A, G and C",
@@ -206,7 +206,7 @@ def residuals(inputs: FigureInputs) -> Figure:
     gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
     counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))
     x, y = np.repeat(edges, 2)[1:-1], np.repeat(counts, 2)
-    stairs = Series(label="residuals", x=x, y=y, colour=BLUE, in_legend=False)
+    stairs = Series(label="residuals", x=x, y=y, color=BLUE, in_legend=False)
     normal = np.linspace(edges[0], edges[-1], 61)
     spread = max(float(gap.std()), 1e-12)
     bell = len(gap) * (edges[1] - edges[0]) * np.exp(-((normal - gap.mean()) ** 2) / (2 * spread**2))
@@ -215,7 +215,7 @@ def residuals(inputs: FigureInputs) -> Figure:
         x=normal,
         y=bell / (spread * np.sqrt(2 * np.pi)),
         mark="dashed",
-        colour=MUTED,
+        color=MUTED,
     )
     note = f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}"
     panels = [
@@ -224,7 +224,7 @@ def residuals(inputs: FigureInputs) -> Figure:
     ]
     return figure(
         "Residuals of the leverage law",
-        "Residuals should be centred on 0 at every prediction, and normally distributed." + inputs.whose,
+        "Residuals should be centered on 0 at every prediction, and normally distributed." + inputs.whose,
         panels,
         columns=2,
         height=2.9,
@@ -233,10 +233,10 @@ def residuals(inputs: FigureInputs) -> Figure:
 
 def _by_role(inputs: FigureInputs, *, residual: bool) -> list[Series]:
     table, series = inputs.table, []
-    for role, colour, mark in ROLES:
+    for role, color, mark in ROLES:
         own = table[table["role"] == role]
         if len(own):
             predicted, measured = column(own, PREDICTED.column), column(own, MEASURED.column)
             x, y = (predicted, predicted - measured) if residual else (measured, predicted)
-            series.append(Series(label=role, x=x, y=y, mark=mark, colour=colour))
+            series.append(Series(label=role, x=x, y=y, mark=mark, color=color))
     return series

@@ -189,7 +189,7 @@ def _activation_ratios() -> Records:
     labels."""
     note = (
         "Table 3 defines A = (E_a + E_s)/(E + E_s), which gives 4.6 and 1.2 % for the paper's ratios of 3.1 and 0.8 %; "
-        "the data of Table 6 are labelled with E_a/E, those of Appendix E.1 with (E_a + E_s)/E. The document does not "
+        "the data of Table 6 are labeled with E_a/E, those of Appendix E.1 with (E_a + E_s)/E. The document does not "
         "state which A is in Eq. 4: Table 3's is used here, and the label's where a printed label is compared"
     )
     for where, quantity, experts, active, printed in (

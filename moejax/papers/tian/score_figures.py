@@ -76,10 +76,10 @@ def by_category(inputs: FigureInputs) -> Figure:
 
 def _panel(table: DataFrame, axis: Axis, name: str, title: str) -> Panel:
     models = list(dict.fromkeys(table["model"]))
-    colours = (ORANGE, BLUE) if len(models) <= 2 else ramp(len(models))
+    colors = (ORANGE, BLUE) if len(models) <= 2 else ramp(len(models))
     series = []
-    for model, colour in zip(models, colours, strict=False):
+    for model, color in zip(models, colors, strict=False):
         own = table[table["model"] == model].groupby("tokens", as_index=False)[name].mean()
         x, y = column(own, "tokens"), column(own, name)
-        series.append(Series(label=str(model), x=x, y=y, mark="joined", colour=colour))
+        series.append(Series(label=str(model), x=x, y=y, mark="joined", color=color))
     return Panel(x=TOKENS, y=axis, series=series, title=title)

@@ -25,7 +25,7 @@ from moejax.papers.zhao.recipe import marginal_table
 from moejax.papers.zhao.table_6 import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered, structured
 from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, figure
-from moejax.report.figures.style import SERIES, coloured, ramp
+from moejax.report.figures.style import SERIES, colored, ramp
 from moejax.report.plots import FromRuns
 from moejax.result import size
 
@@ -100,16 +100,16 @@ def experts(inputs: FigureInputs) -> Figure:
     panels = []
     for symbol, axis in axes:
         series: list[Series] = []
-        for share, colour in coloured(shares):
+        for share, color in colored(shares):
             places = np.array(ordered([run.experts for run in runs if run.shared == share]))
             line = np.geomspace(places.min(), places.max(), POINTS)
             series += _pair(
                 f"S = {share:g}",
                 (line, _at(inputs.law, symbol, line, share)),
                 (places, _at(inputs.law, symbol, places, share)),
-                colour,
+                color,
             )
-            series += _own(inputs, "Eq. 7", symbol, "active_experts", {"shared_share": share}, colour)
+            series += _own(inputs, "Eq. 7", symbol, "active_experts", {"shared_share": share}, color)
         panels.append(Panel(x=EXPERTS, y=axis, series=series))
     return _figure(
         inputs,
@@ -153,31 +153,31 @@ LETTERS = {"total": ("N", "params_total_nonembedding", N), "tokens": ("D", "toke
 
 
 def _over(inputs: FigureInputs, margin: MarginalCurve, symbol: str, y: Axis, vary: str, by: str) -> Panel:
-    """Return a panel of one coefficient against N or D, with a colour per value of the other quantity."""
+    """Return a panel of one coefficient against N or D, with a color per value of the other quantity."""
     letter, held, _ = LETTERS[by]
     structure = {"active_experts": margin.experts}
     structure |= {} if margin.shared is None else {"shared_share": margin.shared}
     series: list[Series] = []
     groups = ordered([getattr(run, by) for run in margin.settings])
-    colours = ramp(len(groups)) if by == "tokens" else SERIES
-    for value, colour in zip(groups, colours, strict=False):
+    colors = ramp(len(groups)) if by == "tokens" else SERIES
+    for value, color in zip(groups, colors, strict=False):
         places = np.array(ordered([getattr(run, vary) for run in margin.settings if getattr(run, by) == value]))
         line = np.geomspace(places.min(), places.max(), POINTS)
         curves = [margin.value(inputs.law, symbol, **{vary: at, by: value}) for at in (line, places)]
-        series += _pair(f"{letter} = {size(value, 3)}", (line, curves[0]), (places, curves[1]), colour)
-        series += _own(inputs, margin.equation, symbol, LETTERS[vary][1], {held: value, **structure}, colour)
+        series += _pair(f"{letter} = {size(value, 3)}", (line, curves[0]), (places, curves[1]), color)
+        series += _own(inputs, margin.equation, symbol, LETTERS[vary][1], {held: value, **structure}, color)
     return Panel(x=LETTERS[vary][2], y=y, series=series)
 
 
 def _pair(
-    label: str, line: tuple[np.ndarray, np.ndarray], places: tuple[np.ndarray, np.ndarray], colour: str
+    label: str, line: tuple[np.ndarray, np.ndarray], places: tuple[np.ndarray, np.ndarray], color: str
 ) -> Iterable[Series]:
-    yield Series(label=label, x=line[0], y=line[1], colour=colour)
-    yield Series(label=SETTINGS, x=places[0], y=places[1], mark="open", colour=colour, in_legend=False)
+    yield Series(label=label, x=line[0], y=line[1], color=color)
+    yield Series(label=SETTINGS, x=places[0], y=places[1], mark="open", color=color, in_legend=False)
 
 
 def _own(
-    inputs: FigureInputs, equation: str, symbol: str, vary: str, held: dict[str, float], colour: str
+    inputs: FigureInputs, equation: str, symbol: str, vary: str, held: dict[str, float], color: str
 ) -> Iterable[Series]:
     if inputs.table is None:
         return
@@ -190,7 +190,7 @@ def _own(
             x=column(table, vary),
             y=column(table, "value"),
             mark="points",
-            colour=colour,
+            color=color,
             in_legend=False,
         )
 

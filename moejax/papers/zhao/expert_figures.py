@@ -16,7 +16,7 @@ from moejax.report.figures.style import BLUE, FAINT, ORANGE, PAPER, grid
 
 SHAPE = "2.40B"
 """Model of Table 1 that Appendix H varies."""
-COLOURS = {"shared": ORANGE, "routed, active": BLUE, "routed, idle": FAINT}
+COLORS = {"shared": ORANGE, "routed, active": BLUE, "routed, idle": FAINT}
 
 
 @ZHAO.experiment("17", law="", shows="experts of a layer where G, S, N_a or N varies")
@@ -46,19 +46,19 @@ def factors(inputs: FigureInputs) -> Figure:
     for (title, variants), axes in zip(panels.items(), every, strict=True):
         axes.set_title(title)
         widths = [_bar(axes, row, model) for row, (_, model) in enumerate(variants)]
-        for name, colour in COLOURS.items():
-            axes.barh([0], [0.0], color=colour, label=name)
+        for name, color in COLORS.items():
+            axes.barh([0], [0.0], color=color, label=name)
         axes.set(xlim=(0, 1.002 * max(widths)), ylim=(len(variants) - 0.5, -0.5), yticks=range(len(variants)))
         axes.set_yticklabels([f"{name}: {m.num_experts} + {m.num_shared_experts}" for name, m in variants])
         axes.grid(False)
         rows += [_row(title, name, model) for name, model in variants]
     drawing.supylabel("routed + shared experts", fontsize=8.5)
     drawing.supxlabel("widths of a layer's experts side by side, hidden units", fontsize=8.5)
-    drawing.legend(*every[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
+    drawing.legend(*every[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS))
     return Figure(
         "What varies with G, S, N_a and N",
         "Experts of one layer of Table 1's 2.40B model. In the first three panels, the total width and therefore N are "
-        "constant; coloured widths add up to N_a, which only the third panel changes. The fourth panel adds idle "
+        "constant; colored widths add up to N_a, which only the third panel changes. The fourth panel adds idle "
         "experts. Inferred: the paper's figure has no numbers; these are from Tables 1 and 6 and Appendix H.",
         drawing,
         rows,
@@ -73,14 +73,14 @@ def _bar(axes: Any, row: int, model: Architecture) -> float:
     """Draw a model's experts as blocks in a row, starting with shared experts, and return their total width."""
     counts = (model.num_shared_experts, model.top_k, model.num_experts - model.top_k)
     left = 0.0
-    for count, colour in zip(counts, COLOURS.values(), strict=True):
+    for count, color in zip(counts, COLORS.values(), strict=True):
         starts = left + model.expert_hidden * np.arange(count)
         axes.barh(
             np.full(count, row),
             model.expert_hidden,
             left=starts,
             height=0.72,
-            color=colour,
+            color=color,
             edgecolor=PAPER,
             linewidth=0.4,
         )

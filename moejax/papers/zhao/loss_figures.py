@@ -24,7 +24,7 @@ from moejax.papers.zhao.records import EQUATION_33
 from moejax.papers.zhao.table_6 import Run, table_6
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered, structured
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, TOKENS, TOTAL, Axis, Panel, Series, curves, figure
-from moejax.report.figures.style import BLUE, INK, ORANGE, coloured
+from moejax.report.figures.style import BLUE, INK, ORANGE, colored
 from moejax.result import size
 
 EXPERTS = Axis("active_experts", "active experts G")
@@ -202,7 +202,7 @@ def shared_by_size(inputs: FigureInputs) -> Figure:
         x=[*losses],
         y=[1e3 * (loss[0] - loss.min()) for loss in losses.values()],
         mark="joined",
-        colour=INK,
+        color=INK,
         in_legend=False,
     )
     panels = [
@@ -229,7 +229,7 @@ def _panel(inputs: FigureInputs, slice_: Slice) -> Panel:
     values = ordered([getattr(run, slice_.by) for run in runs])
     settings = {value: [run for run in runs if getattr(run, slice_.by) == value] for value in values}
     groups = {value: own for value, own in settings.items() if len(own) >= FEWEST}
-    for (value, own), colour in coloured(groups.items()):
+    for (value, own), color in colored(groups.items()):
         at = {name: np.array([getattr(run, name) for run in own]) for name in COLUMNS}
         places = at[slice_.vary]
         low, high = slice_.ends or (places.min(), places.max())
@@ -239,7 +239,7 @@ def _panel(inputs: FigureInputs, slice_: Slice) -> Panel:
             label=f"{LETTERS[slice_.by]} = {size(value, 3)}",
             x=line,
             y=_law(inputs, **{**factors, slice_.vary: line}),
-            colour=colour,
+            color=color,
             mark="dashed" if slice_.vary == "tokens" else "line",
         )
         circles = Series(
@@ -247,15 +247,15 @@ def _panel(inputs: FigureInputs, slice_: Slice) -> Panel:
             x=places,
             y=_law(inputs, **at),
             mark="open",
-            colour=colour,
+            color=color,
             tokens=at["tokens"],
             in_legend=False,
         )
-        series += [curve, circles, *_own(inputs, own[0], slice_, colour)]
+        series += [curve, circles, *_own(inputs, own[0], slice_, color)]
     return Panel(x=AXES[slice_.vary], y=slice_.loss, series=series, title=slice_.title)
 
 
-def _own(inputs: FigureInputs, head: Run, slice_: Slice, colour: str) -> list[Series]:
+def _own(inputs: FigureInputs, head: Run, slice_: Slice, color: str) -> list[Series]:
     """Return the table's runs whose fixed factors agree with the settings within 2 %."""
     if not inputs.has(*READS):
         return []
@@ -269,7 +269,7 @@ def _own(inputs: FigureInputs, head: Run, slice_: Slice, colour: str) -> list[Se
     if not kept.any():
         return []
     x, y, tokens = factors[vary][kept], column(table, "loss")[kept], factors["tokens"][kept]
-    return [Series(label=OWN, x=x, y=y, mark="points", colour=colour, tokens=tokens, in_legend=False)]
+    return [Series(label=OWN, x=x, y=y, mark="points", color=color, tokens=tokens, in_legend=False)]
 
 
 def _picture(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: str) -> Figure:
@@ -308,17 +308,17 @@ def best_loss(inputs: FigureInputs) -> Figure:
             x=compute,
             y=LOSS,
             series=[
-                Series(label="L*(C), Eqs. 31 and 32", x=BUDGETS, y=exact, colour=BLUE),
-                Series(label="its limit for h → 0", x=BUDGETS, y=without_h, mark="dotted", colour=INK),
-                Series(label="Eq. 33, 1.87 + 576·C^-0.158", x=BUDGETS, y=printed, mark="dashed", colour=ORANGE),
+                Series(label="L*(C), Eqs. 31 and 32", x=BUDGETS, y=exact, color=BLUE),
+                Series(label="its limit for h → 0", x=BUDGETS, y=without_h, mark="dotted", color=INK),
+                Series(label="Eq. 33, 1.87 + 576·C^-0.158", x=BUDGETS, y=printed, mark="dashed", color=ORANGE),
             ],
         ),
         Panel(
             x=compute,
             y=Axis("gap_nats_per_token", "too low by, nats/token"),
             series=[
-                Series(label=label, x=BUDGETS, y=exact - low, mark=mark, colour=colour, in_legend=False)
-                for mark, (label, low, colour) in gaps.items()
+                Series(label=label, x=BUDGETS, y=exact - low, mark=mark, color=color, in_legend=False)
+                for mark, (label, low, color) in gaps.items()
             ],
         ),
     ]

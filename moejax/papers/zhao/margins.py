@@ -263,7 +263,7 @@ class Hook:
 
     @property
     def best(self) -> float | None:
-        """G that minimises this coefficient; None if the coefficient has no minimum."""
+        """G that minimizes this coefficient; None if the coefficient has no minimum."""
         (e, _), (f, _) = self.coefficients["e"], self.coefficients["f"]
         return float(np.sqrt(f / e)) if min(e, f) > 0 else None
 

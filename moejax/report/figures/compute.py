@@ -38,7 +38,7 @@ REACH = 1e3
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
 DENSE = 1.02
-"""Largest ratio of total to active parameters of a model that is labelled dense."""
+"""Largest ratio of total to active parameters of a model that is labeled dense."""
 RUN, CURVE, TARGET = "run", "best", "target"
 
 
@@ -207,14 +207,14 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     lost, banded, series = False, False, []
     alike = len(families) > 1 and _same_curves(curves, families)
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
-    for family, colour in zip(families, classes(len(families)), strict=True):
+    for family, color in zip(families, classes(len(families)), strict=True):
         points, line = runs[runs["family"] == family], curves[curves["family"] == family].sort_values("flops")
         low, high = (column(line, name) if name in line else np.full(len(line), np.nan) for name in ("low", "high"))
         lost |= bool(np.isnan(low).any())
         banded |= not np.isnan(low).all()
         if len(points):
             x, y = column(points, "flops"), column(points, "loss")
-            series.append(Series(label=family, x=x, y=y, mark="points", colour=colour))
+            series.append(Series(label=family, x=x, y=y, mark="points", color=color))
         if alike and family != families[-1]:
             continue
         series.append(
@@ -225,18 +225,18 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
                 low=low,
                 high=high,
                 mark="dashed" if np.isnan(low).all() else "line",
-                colour=INK if alike else colour,
+                color=INK if alike else color,
                 in_legend=not len(points),
             )
         )
     best = f"lowest loss by the law{f', {level} interval' if banded and level else ''}"
-    colour = INK if alike else MUTED if len(families) > 1 else BLUE
+    color = INK if alike else MUTED if len(families) > 1 else BLUE
     mark = "line" if banded else "dashed"
-    legend = [Series(label=best, x=[], y=[], mark=mark, colour=colour)] if len(runs) else []
+    legend = [Series(label=best, x=[], y=[], mark=mark, color=color)] if len(runs) else []
     top, bottom = _view(runs, curves)
     for flops in column(table[table["kind"] == TARGET], "flops"):
         label = f"target, {short(flops, 3)} FLOPs"
-        series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", colour=INK))
+        series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", color=INK))
     method = str(table["method"].iloc[0]) if "method" in table else ""
     bands = f"{level} intervals, {method}".strip(" ,")
     band = f"Bands are {bands}." + (" Dashed lines have none." if lost else "")

@@ -108,8 +108,8 @@ def profiles(inputs: FigureInputs) -> Figure:
                 ),
                 y=Axis("rise_chi_squared", "rise, units of χ²"),
                 series=[
-                    Series(label="profile, other coefficients refitted", x=value, y=rise, colour=BLUE, mark="joined"),
-                    Series(label="best fit", x=[lowest], y=[0.0], colour=ORANGE, mark="stars"),
+                    Series(label="profile, other coefficients refitted", x=value, y=rise, color=BLUE, mark="joined"),
+                    Series(label="best fit", x=[lowest], y=[0.0], color=ORANGE, mark="stars"),
                 ],
                 level=limit,
                 ylim=(-0.06 * limit, 2.2 * limit),
@@ -157,7 +157,7 @@ def starts(inputs: FigureInputs) -> Figure:
         y=Axis("objective_above_lowest_share", "objective / lowest − 1", "log"),
         series=[
             Series(label="reached the lowest objective", x=rank[near], y=np.maximum(above[near], 1e-10), mark="points"),
-            Series(label="ended elsewhere", x=rank[~near], y=above[~near], mark="squares", colour=ORANGE),
+            Series(label="ended elsewhere", x=rank[~near], y=above[~near], mark="squares", color=ORANGE),
         ],
         level=1e-4,
         ylim=(3e-11, max(1.0, 3 * float(above.max()))),

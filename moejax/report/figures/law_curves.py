@@ -64,10 +64,10 @@ def over_training(inputs: FigureInputs) -> Figure:
     budgets = _spread((1e18, 1e24), LINES)
     lines = {f"{short(c, 1)} FLOPs": {"flops": c} for c in budgets}
     series = []
-    for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True):
+    for (label, one), color in zip(lines.items(), ramp(len(lines)), strict=True):
         params = np.sqrt(one["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * ratios))
         losses = evaluate(inputs.law, params_active=params, tokens=ratios * params)
-        series.append(Series(label=label, x=ratios, y=losses - float(inputs.law.irreducible), colour=colour))
+        series.append(Series(label=label, x=ratios, y=losses - float(inputs.law.irreducible), color=color))
     panel = Panel(
         x=Axis("tokens_per_param", "tokens per parameter", "log"),
         y=Axis("reducible_loss", "loss above the irreducible, nats/token", "log"),
@@ -87,13 +87,13 @@ def width_depth(inputs: FigureInputs) -> Figure:
     tokens = _middle(fitted["tokens"])
     series = []
     sizes = _spread(fitted["params_active"], LINES)
-    for params, colour in zip(sizes, ramp(len(sizes)), strict=True):
+    for params, color in zip(sizes, ramp(len(sizes)), strict=True):
         # Layers have 16·w² parameters, like the released models except the narrow ones; embeddings are left out.
         bounds = [np.sqrt(params / (PARAMS_PER_SQUARE_WIDTH * depth)) for depth in reversed(fitted["num_layers"])]
         widths = _spread((bounds[0], bounds[1]), POINTS)
         depths = params / (PARAMS_PER_SQUARE_WIDTH * widths**2)
         losses = evaluate(inputs.law, model_dim=widths, num_layers=depths, params_active=params, tokens=tokens)
-        series.append(Series(label=f"p = {size(params, 2)}", x=widths, y=losses, colour=colour))
+        series.append(Series(label=f"p = {size(params, 2)}", x=widths, y=losses, color=color))
     return Figure(
         "Loss against width, by size",
         f"By {inputs.name}, at {format(tokens, 2)} tokens, for 3 to 80 layers of 16 w² parameters each: models on "
@@ -218,8 +218,8 @@ def _curves(
     inputs: FigureInputs, x: Axis, xs: np.ndarray, lines: Lines, fields: Callable[[np.ndarray], Fields], y: Axis = LOSS
 ) -> Any:
     series = [
-        Series(label=label, x=xs, y=evaluate(inputs.law, **fields(xs), **one), colour=colour)
-        for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True)
+        Series(label=label, x=xs, y=evaluate(inputs.law, **fields(xs), **one), color=color)
+        for (label, one), color in zip(lines.items(), ramp(len(lines)), strict=True)
     ]
     return draw([Panel(x=x, y=y, series=series)], columns=1, height=3.0)
 
@@ -257,7 +257,7 @@ def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
     """
     ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
     best = float(np.asarray(optimal_granularity(law, 0.031, flops).value["granularity"]))
-    line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK)
+    line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", color=INK)
     return Field(
         x=GRANULARITY_OF_LEVERAGE,
         y=RATIO,

@@ -23,7 +23,7 @@ from moejax.report.figures.style import (
     ORANGE,
     SERIES,
     WIDTH_INCHES,
-    coloured,
+    colored,
     grid,
     legend_columns,
     lines_of,
@@ -54,16 +54,16 @@ def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: flo
     """
     losses, rates = [], []
     names = list(dict.fromkeys(table["run"]))
-    for name, colour in zip(names, itertools.cycle(SERIES), strict=False):
+    for name, color in zip(names, itertools.cycle(SERIES), strict=False):
         own = table[table["run"] == name]
         own = own.iloc[:: max(1, len(own) // MOST)]
         held_out = (own["role"] == "held out").all()
         mark = "dashed" if held_out else "line"
         few = own.iloc[:: max(1, len(own) // MOST_MEASURED)]
-        losses.append(Series(label="measured", x=few["step"], y=few["measured"], mark="points", colour=MUTED))
+        losses.append(Series(label="measured", x=few["step"], y=few["measured"], mark="points", color=MUTED))
         label = f"{name} (not fitted)" if held_out else name
-        losses.append(Series(label=label, x=own["step"], y=own["loss"], mark=mark, colour=colour))
-        rates.append(Series(label=label, x=own["step"], y=own["lr"], mark=mark, colour=colour, in_legend=False))
+        losses.append(Series(label=label, x=own["step"], y=own["loss"], mark=mark, color=color))
+        rates.append(Series(label=label, x=own["step"], y=own["lr"], mark=mark, color=color, in_legend=False))
     panels = [
         Panel(x=STEP, y=LOSS, series=losses, title="Loss", ylim=_view(table)),
         Panel(x=STEP, y=RATE, series=rates, title="Schedules"),
@@ -72,7 +72,7 @@ def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: flo
         steps = np.unique(np.linspace(1, len(best.rates), MOST).astype(int))
         every = {"best under the law": best.rates, **{name: other for name, (other, _) in best.others.items()}}
         series = [
-            Series(label=name, x=steps, y=own[steps - 1], mark="line" if not i else "dashed", colour=SERIES[i])
+            Series(label=name, x=steps, y=own[steps - 1], mark="line" if not i else "dashed", color=SERIES[i])
             for i, (name, own) in enumerate(every.items())
         ]
         panels.append(Panel(x=STEP, y=RATE, series=series, title=f"Best for {len(best.rates):,} steps"))
@@ -167,21 +167,21 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     table = inputs.table
     runs = list(dict.fromkeys(table["run"]))
     drawing, (axes,) = grid(1, 1, height_inches=3.8)
-    colours = dict(coloured(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False))
-    markers = markers_of(colours)
+    colors = dict(colored(runs) if len(runs) > len(SERIES) else zip(runs, SERIES, strict=False))
+    markers = markers_of(colors)
     named, branched = len(runs) <= LEGEND, bool((table["phase"] != TRUNK).any())
     trunks: dict[str, Any] = dict.fromkeys(runs, "-") if branched else lines_of(runs)
     validated = "validation_loss" in table and bool(table["validation_loss"].notna().any())
-    for run, colour in colours.items():
+    for run, color in colors.items():
         for phase, own in table[table["run"] == run].groupby("phase", sort=False):
             few = own.iloc[:: max(1, len(own) // MOST)]
             drawn = few if few.index[-1] == own.index[-1] else pd.concat([few, own.iloc[-1:]])
             line = trunks[run] if phase == TRUNK else MARKS["dashed"]["linestyle"]
-            axes.plot(drawn["tokens"], drawn["smoothed"], color=colour, linestyle=line)
+            axes.plot(drawn["tokens"], drawn["smoothed"], color=color, linestyle=line)
             if phase != TRUNK:
-                axes.plot(own["tokens"].iloc[0], own["smoothed"].iloc[0], "|", color=colour, markersize=9)
+                axes.plot(own["tokens"].iloc[0], own["smoothed"].iloc[0], "|", color=color, markersize=9)
             if "validation_loss" in own and (held := own[own["validation_loss"].notna()]).shape[0]:
-                axes.plot(held["tokens"], held["validation_loss"], markers[run], color=colour, markerfacecolor="none")
+                axes.plot(held["tokens"], held["validation_loss"], markers[run], color=color, markerfacecolor="none")
     losses = np.sort(np.concatenate([column(table, name) for name in ("smoothed", "validation_loss") if name in table]))
     losses = losses[np.isfinite(losses)]
     if len(losses):
@@ -198,12 +198,12 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
                 [],
                 [],
                 label=str(run),
-                color=colour,
+                color=color,
                 linestyle=trunks[run],
                 marker=shown_markers[run],
                 markerfacecolor="none",
             )
-            for run, colour in colours.items()
+            for run, color in colors.items()
         ]
     handles += [
         Line2D([], [], color=MUTED, label=label, **MARKS[mark])
@@ -220,7 +220,7 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     shown = f"{runs[0]}, one" if len(runs) == 1 else f"{len(runs):,}"
     branches = " Dashed lines are branches with a decaying learning rate, from the tick on their trunk to their budget."
     circles = " Open markers are the validation loss."
-    ramp = f" Colours follow the order of the {len(runs)} runs in the data."
+    ramp = f" Colors follow the order of the {len(runs)} runs in the data."
     return Figure(
         "Loss over tokens",
         f"Loss of {shown} training run{'' if len(runs) == 1 else 's'} over training tokens. Lines are the smoothed "
@@ -263,22 +263,22 @@ def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
     measured, guesses = np.array([left.measured for left in one.left_out]), [left.predicted for left in one.left_out]
     guessed = table[table["is_predicted"] == 1]
     series = [
-        Series(label="trunk", x=one.trunk.steps[kept] * batch, y=one.trunk.loss[kept], colour=MUTED, width=1.0),
+        Series(label="trunk", x=one.trunk.steps[kept] * batch, y=one.trunk.loss[kept], color=MUTED, width=1.0),
         *_ranges(ends, [p.low for p in guesses], [p.high for p in guesses], ORANGE),
-        Series(label="measured", x=ends, y=measured, mark="points", colour=BLUE),
-        Series(label="predicted without it", x=ends, y=[p.loss for p in guesses], mark="open", colour=ORANGE),
+        Series(label="measured", x=ends, y=measured, mark="points", color=BLUE),
+        Series(label="predicted without it", x=ends, y=[p.loss for p in guesses], mark="open", color=ORANGE),
     ]
     if len(guessed):
         tokens = guessed["tokens"].to_numpy(np.float64)
         series += _ranges(tokens, guessed["loss_low"], guessed["loss_high"], NOT_TRAINED)
         series.append(
-            Series(label="predicted, not trained", x=tokens, y=guessed["loss"], mark="squares", colour=NOT_TRAINED)
+            Series(label="predicted, not trained", x=tokens, y=guessed["loss"], mark="squares", color=NOT_TRAINED)
         )
     return Panel(x=TOKENS, y=LOSS, series=series, title=name)
 
 
-def _ranges(tokens: np.ndarray, low: object, high: object, colour: str) -> list[Series]:
+def _ranges(tokens: np.ndarray, low: object, high: object, color: str) -> list[Series]:
     return [
-        Series(label=f"{LEVEL:.0%} range", x=[x, x], y=[a, b], colour=colour, width=1.2, in_legend=False)
+        Series(label=f"{LEVEL:.0%} range", x=[x, x], y=[a, b], color=color, width=1.2, in_legend=False)
         for x, a, b in zip(tokens, np.asarray(low), np.asarray(high), strict=True)
     ]

@@ -42,10 +42,10 @@ def isoflop_slice(findings: Findings) -> Figure | None:
     for law, axes in zip(deciding, panels, strict=True):
         axes.axvspan(*trained, color=GREEN, alpha=0.12, linewidth=0, label="sizes that were trained")
         for decision in _of(law.name, analysed.decisions):
-            colour, line, marker = (ORANGE, "--", "^") if decision.expansion == 1 else (BLUE, "-", "o")
+            color, line, marker = (ORANGE, "--", "^") if decision.expansion == 1 else (BLUE, "-", "o")
             losses = along(law.fit.law, decision.flops, decision.expansion, active)
-            axes.plot(active, losses, line, color=colour, label=_label(decision))
-            _optimum(axes, decision, colour, marker)
+            axes.plot(active, losses, line, color=color, label=_label(decision))
+            _optimum(axes, decision, color, marker)
             rows += _rows(decision, active, losses)
         axes.set_xscale("log")
         # An undetermined interval extends beyond the axis limits.
@@ -81,12 +81,10 @@ def _of(law: str, decisions: Sequence[ComputeOptimum]) -> list[ComputeOptimum]:
     return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
 
 
-def _optimum(axes: Axes, decision: ComputeOptimum, colour: str, marker: str) -> None:
+def _optimum(axes: Axes, decision: ComputeOptimum, color: str, marker: str) -> None:
     value, size = decision.checked.value, decision.intervals["params_active"]
-    axes.plot([size.low, size.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
-    axes.plot(
-        value["params_active"], value["loss"], marker, color=colour, markeredgecolor=PAPER, markersize=8, zorder=5
-    )
+    axes.plot([size.low, size.high], [value["loss"]] * 2, color=color, linewidth=3.5, alpha=0.35)
+    axes.plot(value["params_active"], value["loss"], marker, color=color, markeredgecolor=PAPER, markersize=8, zorder=5)
 
 
 def _label(decision: ComputeOptimum) -> str:

@@ -21,7 +21,7 @@ from moejax.report.figures.style import (
     MUTED,
     PAPER,
     SEQUENTIAL,
-    coloured,
+    colored,
     grid,
     legend_columns,
     lines_of,
@@ -77,7 +77,7 @@ class Series:
     x: ArrayLike
     y: ArrayLike
     mark: str = "line"
-    colour: str = BLUE
+    color: str = BLUE
     tokens: ArrayLike | None = None
     """Tokens of every point, which determine its area."""
     in_legend: bool = True
@@ -110,7 +110,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Values over two axes, as colours with contours."""
+    """Values over two axes, as colors with contours."""
 
     x: Axis
     y: Axis
@@ -122,7 +122,7 @@ class Field:
     title: str = ""
     marks: Sequence[Series] = ()
     middle: float | None = None
-    """Centre of a diverging colour scale; None for a sequential scale."""
+    """Center of a diverging color scale; None for a sequential scale."""
     high_is_good: bool = False
     contours: ArrayLike = 8
     """Number of contours, or their levels."""
@@ -187,19 +187,18 @@ def figure(
 def curves(
     values: Iterable[T], label: Callable[[T], str], x: ArrayLike, y: Callable[[T], ArrayLike], mark: str = "line"
 ) -> list[Series]:
-    """Return a series of y over x for each value, coloured along a ramp."""
+    """Return a series of y over x for each value, colored along a ramp."""
     return [
-        Series(label=label(value), x=x, y=y(value), mark=mark, colour=colour)
-        for value, colour in coloured(list(values))
+        Series(label=label(value), x=x, y=y(value), mark=mark, color=color) for value, color in colored(list(values))
     ]
 
 
 def curves_of(table: DataFrame, by: str, x: str, y: str, label: Callable[[float], str]) -> list[Series]:
     """Return one series per value of the column ``by``, with the lowest y at each x."""
     series = []
-    for value, colour in coloured(ordered(table[by])):
+    for value, color in colored(ordered(table[by])):
         own = table[table[by] == value].groupby(x, as_index=False)[y].min()
-        series.append(Series(label=label(value), x=column(own, x), y=column(own, y), mark="joined", colour=colour))
+        series.append(Series(label=label(value), x=column(own, x), y=column(own, y), mark="joined", color=color))
     return series
 
 
@@ -208,24 +207,24 @@ def _all(panel: Panel | Field) -> Sequence[Series]:
 
 
 Style = Callable[[Series], dict[str, Any]]
-"""A function that returns the Matplotlib style of a series, except its colour."""
+"""A function that returns the Matplotlib style of a series, except its color."""
 
 
 def _styles(panels: Sequence[Panel | Field]) -> Style:
-    """Return the styles of a figure. Each colour also has its own marker and, if no line is dashed or dotted for
-    another reason, its own line style, so that the figure can be read without colours.
+    """Return the styles of a figure. Each color also has its own marker and, if no line is dashed or dotted for
+    another reason, its own line style, so that the figure can be read without colors.
     """
     every = [series for panel in panels for series in _all(panel) if np.size(series.x)]
-    markers = markers_of(one.colour for one in every if MARKS[one.mark].get("marker") == "o")
+    markers = markers_of(one.color for one in every if MARKS[one.mark].get("marker") == "o")
     is_free = {"dashed", "dotted"}.isdisjoint(one.mark for one in every)
-    lines = lines_of(one.colour for one in every if one.mark == "line") if is_free else {}
+    lines = lines_of(one.color for one in every if one.mark == "line") if is_free else {}
 
     def style(series: Series) -> dict[str, Any]:
         found = dict(MARKS[series.mark])
         if found.get("marker") == "o":
-            found["marker"] = markers.get(series.colour, "o")
+            found["marker"] = markers.get(series.color, "o")
         if series.mark == "line":
-            found["linestyle"] = lines.get(series.colour, "-")
+            found["linestyle"] = lines.get(series.color, "-")
         return found
 
     return style
@@ -251,9 +250,9 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float, styl
 
 def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, clip_off: bool = False) -> None:
     if series.low is not None and series.high is not None:
-        axes.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=0.18, linewidth=0)
     if series.tokens is None:
-        axes.plot(series.x, series.y, color=series.colour, linewidth=series.width, clip_on=not clip_off, **style)
+        axes.plot(series.x, series.y, color=series.color, linewidth=series.width, clip_on=not clip_off, **style)
         return
     area = LARGEST_AREA * np.asarray(series.tokens, float) / most * (2.0 if series.mark == "stars" else 1.0)
     hollow = series.mark == "open"
@@ -262,8 +261,8 @@ def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, c
         series.y,
         s=np.maximum(area, 4.0),
         marker=style["marker"],
-        facecolors="none" if hollow else series.colour,
-        edgecolors=series.colour if hollow else PAPER,
+        facecolors="none" if hollow else series.color,
+        edgecolors=series.color if hollow else PAPER,
         linewidths=0.9 if hollow else 0.3,
         zorder=4 if series.mark == "stars" else 3,
     )
@@ -273,7 +272,7 @@ def _name(series: Series, known: dict[str, Line2D], style: dict[str, Any], *, dr
     if drawn and not np.size(series.x):
         return
     if series.in_legend and series.label and series.label not in known:
-        known[series.label] = Line2D([], [], color=series.colour, label=series.label, **style)
+        known[series.label] = Line2D([], [], color=series.color, label=series.label, **style)
 
 
 def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
@@ -294,8 +293,8 @@ def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D],
     if field.middle is not None:
         far = max(float(np.nanmax(np.abs(zs - field.middle))), 1e-12)
         norm = TwoSlopeNorm(field.middle, field.middle - far, field.middle + far)
-    colours = "PuOr" if field.middle is not None else SEQUENTIAL if field.high_is_good else SEQUENTIAL.reversed()
-    mesh = axes.pcolormesh(xs, ys, zs, cmap=colours, norm=norm, shading="nearest", rasterized=True)
+    colors = "PuOr" if field.middle is not None else SEQUENTIAL if field.high_is_good else SEQUENTIAL.reversed()
+    mesh = axes.pcolormesh(xs, ys, zs, cmap=colors, norm=norm, shading="nearest", rasterized=True)
     if np.isfinite(zs).sum() > 8 and min(zs.shape) > 2 and np.nanmin(zs) < np.nanmax(zs):
         lines = axes.contour(xs, ys, zs, levels=field.contours, colors=INK, linewidths=0.5, alpha=0.55)
         axes.clabel(lines, fontsize=6, fmt=lambda value: f"{value:.4g}")

@@ -87,13 +87,13 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.2 * len(names))
     axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="range")
     axes.plot(predicted, lines, "|", color=BLUE, markersize=9, label="predicted")
-    for label, kept, marker, colour in (
+    for label, kept, marker, color in (
         ("measured, in its range", np.abs(inside) <= 1, "o", BLUE),
         ("measured, outside", np.abs(inside) > 1, "^", ORANGE),
         ("measured, without a range", ~np.isfinite(inside), "D", MUTED),
     ):
         if kept.any():
-            axes.plot(measured[kept], lines[kept], marker, color=colour, markeredgecolor=PAPER, label=label)
+            axes.plot(measured[kept], lines[kept], marker, color=color, markeredgecolor=PAPER, label=label)
     axes.set_yticks(lines, names)
     axes.set_xlabel(with_unit(str(table["output"].iloc[0])))
     axes.grid(axis="y", visible=False)
@@ -115,13 +115,13 @@ def _equality(table, title: str, roles: tuple[str, ...]) -> Panel:
     output = str(table["output"].iloc[0])
     loss = output in LOSS
     series, errors = [], []
-    for role, colour, mark in ROLES:
+    for role, color, mark in ROLES:
         own = table[table["role"] == role]
         if role not in roles or not len(own):
             continue
         measured, predicted = column(own, "measured"), column(own, "predicted")
         tokens = column(own, "tokens") if "tokens" in own else None
-        series.append(Series(label=role, x=measured, y=predicted, mark=mark, colour=colour, tokens=tokens))
+        series.append(Series(label=role, x=measured, y=predicted, mark=mark, color=color, tokens=tokens))
         errors.append(f"{role} {abs(predicted - measured).mean():{'.4f' if loss else '.4g'}}")
     axes = [Axis(name, f"{name} {with_unit(output)}") for name in ("measured", "predicted")]
     note = "\n".join(["MAE, nats" if loss else "MAE", *errors])
@@ -140,7 +140,7 @@ def through_runs(inputs: FigureInputs) -> Figure:
     output = str(table["output"].iloc[0])
     words = with_unit(output)
     varying = [name for name in FIELDS if name in table and np.ptp(column(table, name)) > 0]
-    equality = Series(label="runs", x=measured, y=predicted, mark="points", colour=BLUE, in_legend=False)
+    equality = Series(label="runs", x=measured, y=predicted, mark="points", color=BLUE, in_legend=False)
     error = float(np.sqrt(np.mean((predicted - measured) ** 2)))
     panels = [
         Panel(
@@ -156,8 +156,8 @@ def through_runs(inputs: FigureInputs) -> Figure:
         x = column(table, name)
         order = np.argsort(x, kind="stable")
         series = [
-            Series(label="measured", x=x[order], y=measured[order], mark="points", colour=BLUE),
-            Series(label="predicted by the law", x=x[order], y=predicted[order], mark="open", colour=ORANGE),
+            Series(label="measured", x=x[order], y=measured[order], mark="points", color=BLUE),
+            Series(label="predicted by the law", x=x[order], y=predicted[order], mark="open", color=ORANGE),
         ]
         panels.append(Panel(x=_axis(name, x), y=Axis(output, words), series=series, title=f"Over {_words(name)}"))
     return figure(
@@ -201,14 +201,14 @@ def predicted_vs_actual(findings: Findings) -> Figure | None:
         kinds = np.full(len(runs), -1) if mixture is None else mixture.astype(int)
         predicted, low, high = map(np.asarray, (law.predicted, law.predicted_low, law.predicted_high))
         axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
-        for kind, label, colour, marker in KINDS:
+        for kind, label, color, marker in KINDS:
             own = kinds == kind
-            axes.vlines(measured[own], low[own], high[own], color=colour, linewidth=3, alpha=0.35, rasterized=many)
+            axes.vlines(measured[own], low[own], high[own], color=color, linewidth=3, alpha=0.35, rasterized=many)
             axes.plot(
                 measured[own],
                 predicted[own],
                 marker,
-                color=colour,
+                color=color,
                 markeredgecolor=PAPER,
                 markeredgewidth=0.6,
                 label=label if own.any() else None,

@@ -37,7 +37,7 @@ OUTCOMES = {
     "killed": ("X", RED),
     "failed": ("s", RED),
 }
-"""Mark and colour of each outcome of an attempt; a killed attempt leaves no outcome."""
+"""Mark and color of each outcome of an attempt; a killed attempt leaves no outcome."""
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 TRAININGS = 40
 """Maximum number of rows; runs with the most attempts are kept."""
@@ -83,12 +83,12 @@ def loads(inputs: FigureInputs) -> Figure:
     )
 
 
-def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return the edges of cells around ascending positive centres; a single cell's width equals its centre."""
-    if len(centres) == 1:
-        return centres * np.array([0.5, 1.5])
-    middles = (centres[1:] + centres[:-1]) / 2
-    return np.array([2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]])
+def _edges(centers: np.ndarray) -> np.ndarray:
+    """Return the edges of cells around ascending positive centers; a single cell's width equals its center."""
+    if len(centers) == 1:
+        return centers * np.array([0.5, 1.5])
+    middles = (centers[1:] + centers[:-1]) / 2
+    return np.array([2 * centers[0] - middles[0], *middles, 2 * centers[-1] - middles[-1]])
 
 
 def restarts(inputs: FigureInputs) -> Figure:
@@ -105,9 +105,9 @@ def restarts(inputs: FigureInputs) -> Figure:
         axes.axhline(row, color=FAINT, linewidth=0.8, zorder=0)
         for attempt in table[table["model"] == name].sort_values("start_seconds").to_dict("records"):
             begin, end = ((attempt[key] - origin) / unit for key in ("start_seconds", "end_seconds"))
-            marker, colour = OUTCOMES.get(str(attempt["outcome"]), ("X", MUTED))
+            marker, color = OUTCOMES.get(str(attempt["outcome"]), ("X", MUTED))
             axes.barh(row, end - begin, left=begin, height=0.5, color=BLUE, alpha=0.35)
-            axes.plot(end, row, marker, color=colour, markersize=12 if marker == "|" else 7, markeredgewidth=2)
+            axes.plot(end, row, marker, color=color, markersize=12 if marker == "|" else 7, markeredgewidth=2)
             lost = attempt.get("lost_seconds", 0.0)
             if lost == lost and lost:
                 axes.annotate(
@@ -117,7 +117,7 @@ def restarts(inputs: FigureInputs) -> Figure:
                     textcoords="offset points",
                     ha="center",
                     fontsize=7,
-                    color=colour,
+                    color=color,
                 )
     axes.set_yticks(range(len(names)), [str(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.7)
@@ -130,11 +130,11 @@ def restarts(inputs: FigureInputs) -> Figure:
             [],
             linestyle="",
             marker=marker,
-            color=colour,
+            color=color,
             label=outcome,
             markeredgewidth=2,
         )
-        for outcome, (marker, colour) in OUTCOMES.items()
+        for outcome, (marker, color) in OUTCOMES.items()
         if (table["outcome"] == outcome).any()
     ]
     drawing.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
@@ -153,7 +153,7 @@ def restarts(inputs: FigureInputs) -> Figure:
 LAYERS = 48
 """Maximum number of layers; a larger study shows its first layers."""
 NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
-"""Widths of a load printed in a cell, of a character of a layer's name, and of the colour bar."""
+"""Widths of a load printed in a cell, of a character of a layer's name, and of the color bar."""
 
 
 def expert_loads(findings: Findings) -> Figure | None:
@@ -212,11 +212,11 @@ def expert_loads(findings: Findings) -> Figure | None:
 
 
 def _write(axes, cells: np.ndarray, norm: TwoSlopeNorm) -> None:
-    """Print the load in every cell, in a light colour on dark cells."""
+    """Print the load in every cell, in a light color on dark cells."""
     for (row, place), load in np.ndenumerate(cells):
         if np.isfinite(load):
-            colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"
-            axes.text(place + 0.5, row + 0.52, f"{load:.2f}", ha="center", va="center", fontsize=7, color=colour)
+            color = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"
+            axes.text(place + 0.5, row + 0.52, f"{load:.2f}", ha="center", va="center", fontsize=7, color=color)
 
 
 MEASURES = {
@@ -238,10 +238,10 @@ def routing_health(inputs: FigureInputs) -> Figure | None:
     panels = []
     for name in known:
         series = []
-        for value, colour in zip(values, classes(len(values)), strict=True):
+        for value, color in zip(values, classes(len(values)), strict=True):
             own = table[table[by] == value] if by else table
             label = f"{format(value)} experts" if by else "runs"
-            marks = {"x": column(own, "tokens"), "y": column(own, name), "mark": "points", "colour": colour}
+            marks = {"x": column(own, "tokens"), "y": column(own, name), "mark": "points", "color": color}
             series.append(Series(label=label, **marks))
         if name == "dropped_share" and not np.any(column(table, name) > 0):
             continue
@@ -270,7 +270,7 @@ def plan_bars(inputs: FigureInputs) -> Figure:
     quantities = list(dict.fromkeys(table["quantity"]))
     plans = list(dict.fromkeys(table["plan"]))
     parts = list(dict.fromkeys(table["part"]))
-    colours = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
+    colors = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
     limited = "limit" in table and bool(table["limit"].notna().any())
     lines = sum(1 + str(plan).count("\n") for plan in plans)
     drawing, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * lines, sharey=True)
@@ -283,7 +283,7 @@ def plan_bars(inputs: FigureInputs) -> Figure:
                 [own[(own["plan"] == plan) & (own["part"] == part)]["value"].sum() / unit for plan in plans]
             )
             if width.any():
-                axes.barh(plans, width, left=left, color=colours[part], edgecolor=PAPER, linewidth=0.6, height=0.6)
+                axes.barh(plans, width, left=left, color=colors[part], edgecolor=PAPER, linewidth=0.6, height=0.6)
                 left += width
         for total, plan in zip(left, range(len(plans)), strict=True):
             axes.annotate(
@@ -297,7 +297,7 @@ def plan_bars(inputs: FigureInputs) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
     panels[0].invert_yaxis()
-    handles: list[Patch | Line2D] = [Patch(color=colours[part], label=str(part)) for part in parts]
+    handles: list[Patch | Line2D] = [Patch(color=colors[part], label=str(part)) for part in parts]
     if limited:
         handles.append(Line2D([], [], color=RED, linewidth=1.2, linestyle="--", label="available on the chip"))
     drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5), handlelength=1.4)

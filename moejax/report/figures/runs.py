@@ -27,11 +27,11 @@ from moejax.report.findings import Findings, experts, frontier, is_mixture
 from moejax.run_table import DataFrame
 
 BY = ("sparsity", "expansion", "active_experts", "params_active")
-"""Candidate columns for the colour: the first that varies by more than ``CLEARLY``, or else the first that varies."""
+"""Candidate columns for the color: the first that varies by more than ``CLEARLY``, or else the first that varies."""
 CLEARLY = 1.25
 CLASSES = 5
 EQUAL = 0.02
-"""Relative difference within which values of the colour column, and FLOPs of the frontier, count as equal."""
+"""Relative difference within which values of the color column, and FLOPs of the frontier, count as equal."""
 POINTS = 2000
 """Maximum number of points; a larger table is sampled evenly, and every run of the frontier is kept."""
 
@@ -49,7 +49,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
             label="frontier",
             x=column(best, "flops"),
             y=column(best, "loss"),
-            colour=INK,
+            color=INK,
             width=1.1,
             in_legend=line,
         )
@@ -80,19 +80,17 @@ def _by_class(table: DataFrame) -> list[Series]:
         return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
     classed = split_into_classes(np.asarray(ordered(table[name].dropna())))
     series = []
-    for own, colour in zip(classed, classes(len(classed)), strict=True):
+    for own, color in zip(classed, classes(len(classed)), strict=True):
         rows = table[(table[name] >= own[0][0]) & (table[name] <= own[-1][-1])]
         label = f"{name.replace('_', ' ')} {range_of(own)}"
-        series.append(
-            Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", colour=colour)
-        )
+        series.append(Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", color=color))
     return series
 
 
 def split_into_classes(values: np.ndarray) -> list[list[np.ndarray]]:
     """Split ascending values into up to ``CLASSES`` lists of levels.
 
-    Neighbouring values form a level if they differ by at most ``EQUAL``: a nominal 6 may be 5.99 or 6.01.
+    Neighboring values form a level if they differ by at most ``EQUAL``: a nominal 6 may be 5.99 or 6.01.
     """
     levels = np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
     parts = np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
@@ -106,14 +104,14 @@ def range_of(levels: list[np.ndarray]) -> str:
 
 MODELS = 200
 """Maximum number of models with a line; for a larger study, the figure over compute is clearer."""
-LABELLED = 24
+LABELED = 24
 """Maximum number of models with a printed name; the CSV names all models."""
 TICKS = 6
 """Maximum number of budgets that serve as ticks; with more, the log axis has its usual ticks."""
 
 
 def loss_vs_tokens(findings: Findings) -> Figure | None:
-    """Draw loss against tokens. Colours and markers show widths or ranges of widths; dense models are dashed with open
+    """Draw loss against tokens. Colors and markers show widths or ranges of widths; dense models are dashed with open
     markers.
 
     Return None if the table lacks widths or tokens, does not distinguish MoE from dense models, or has too many models.
@@ -124,15 +122,15 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
     runs = runs.assign(_mixture=mixture).sort_values("tokens")
     widths = sorted(runs["model_dim"].unique())
     ranges = np.array_split(widths, min(len(widths), len(SERIES)))
-    colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}
-    markers = markers_of(colours.values())
+    colors = {width: color for own, color in zip(ranges, SERIES, strict=False) for width in own}
+    markers = markers_of(colors.values())
     drawing, (axes,) = grid(1, 1, height_inches=4.0)
     ends = []
     for name, own in runs.groupby("model", sort=False):
-        dense, colour = not own["_mixture"].iloc[0], colours[own["model_dim"].iloc[0]]
+        dense, color = not own["_mixture"].iloc[0], colors[own["model_dim"].iloc[0]]
         style: dict[str, Any] = {"linestyle": "--", "markerfacecolor": PAPER} if dense else {}
-        axes.plot(own["tokens"], own["loss"], color=colour, marker=markers[colour], **style)
-        ends.append((float(own["loss"].iloc[-1]), str(name), colour))
+        axes.plot(own["tokens"], own["loss"], color=color, marker=markers[color], **style)
+        ends.append((float(own["loss"].iloc[-1]), str(name), color))
     axes.set_xscale("log")
     tokens = sorted(runs["tokens"].unique())
     quantity_axis(axes.xaxis, tokens)
@@ -140,14 +138,14 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
         axes.xaxis.set_major_locator(FixedLocator(tokens))
         axes.set_xlim(tokens[0] / 1.07, tokens[-1] * 1.03)
     axes.set(xlabel="training tokens", ylabel="validation loss, nats/token")
-    if len(ends) <= LABELLED:
+    if len(ends) <= LABELED:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high)
         labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
     keys = [
-        Line2D([], [], color=colour, marker=markers[colour], label=f"width {_range(own)}")
+        Line2D([], [], color=color, marker=markers[color], label=f"width {_range(own)}")
         for own in ranges
-        for colour in [colours[own[0]]]
+        for color in [colors[own[0]]]
     ]
     mixture, dense = bool(runs["_mixture"].any()), not runs["_mixture"].all()
     kinds = [Line2D([], [], color=MUTED, marker="o", label="mixture of experts")] if mixture else []
@@ -198,20 +196,20 @@ def scores_vs_loss(table: DataFrame, title: str, said: str = "") -> Figure:
     """
     tasks = list(dict.fromkeys(table["task"]))
     sparsities = ordered(table["sparsity"])
-    colours = dict(zip(sparsities, classes(len(sparsities)), strict=True))
+    colors = dict(zip(sparsities, classes(len(sparsities)), strict=True))
     panels = []
     for task in tasks[:TASKS]:
         own = table[table["task"] == task].sort_values("loss")
         series = []
-        for sparsity, colour in colours.items():
+        for sparsity, color in colors.items():
             rows = own[own["sparsity"] == sparsity]
             if len(rows):
                 label = f"S = {100 * sparsity:.3g} %"
                 x, y = column(rows, "loss"), column(rows, "error")
-                series.append(Series(label=label, x=x, y=y, mark="points", colour=colour))
+                series.append(Series(label=label, x=x, y=y, mark="points", color=color))
         if "fitted_error" in own and (fitted := own[own["fitted_error"].notna()]).shape[0] > 1:
             x, y = column(fitted, "loss"), column(fitted, "fitted_error")
-            series.append(Series(label="fitted, by the loss alone", x=x, y=y, colour=INK, width=1.1))
+            series.append(Series(label="fitted, by the loss alone", x=x, y=y, color=INK, width=1.1))
         panels.append(Panel(x=LOSS, y=ERROR, series=series, title=str(task)))
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     left = f" {len(tasks) - TASKS} more tasks are in the table." if len(tasks) > TASKS else ""

@@ -1,6 +1,6 @@
-"""Define the style of all figures, with colours that suit colour-blind readers and light and dark pages.
+"""Define the style of all figures, with colors that suit color-blind readers and light and dark pages.
 
-Figures are drawn in the light colours; ``moejax.report.page`` replaces each colour with its CSS variable, so that
+Figures are drawn in the light colors; ``moejax.report.page`` replaces each color with its CSS variable, so that
 figures follow the page's light or dark mode.
 """
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 INK, MUTED, FAINT, PAPER = "#1d232b", "#5f6975", "#d3d8de", "#fefefe"
 BLUE, ORANGE, GREEN, PINK, SKY, RED = "#0072b2", "#d55e00", "#009e73", "#b0558f", "#3f95cc", "#a4232f"
 SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
-"""Colours of categories, in order of use (after Okabe and Ito)."""
+"""Colors of categories, in order of use (after Okabe and Ito)."""
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("moejax", colormaps["viridis"](np.linspace(0.0, 0.93, 256)))
-"""Colours of a quantity, dark for small values; the order is also visible to colour-blind readers and in grey."""
+"""Colors of a quantity, dark for small values; the order is also visible to color-blind readers and in grey."""
 
 
 MARKERS = ("o", "^", "D", "v", "P", "X", "<", ">")
@@ -54,29 +54,29 @@ LOST = 0.15
 
 
 def ramp(count: int) -> list[str]:
-    """Return colours of ``count`` ordered series, from dark to light."""
+    """Return colors of ``count`` ordered series, from dark to light."""
     return [to_hex(SEQUENTIAL(place)) for place in np.linspace(0.08, 0.9, max(count, 2))[:count]]
 
 
-def coloured(values: Collection[T]) -> list[tuple[T, str]]:
-    """Return ordered values with their colours along a ramp."""
+def colored(values: Collection[T]) -> list[tuple[T, str]]:
+    """Return ordered values with their colors along a ramp."""
     return list(zip(values, ramp(len(values)), strict=True))
 
 
-def dark(colour: str) -> bool:
-    """Return whether a line of this colour is hard to see on a dark page."""
-    linear = (np.asarray(to_rgb(colour)) + 0.055) ** 2.4 / 1.055**2.4
+def dark(color: str) -> bool:
+    """Return whether a line of this color is hard to see on a dark page."""
+    linear = (np.asarray(to_rgb(color)) + 0.055) ** 2.4 / 1.055**2.4
     return float(linear @ (0.2126, 0.7152, 0.0722)) < LOST
 
 
 def classes(count: int) -> list[str]:
-    """Return colours of ``count`` classes: the page's colours, which suit its dark mode, if there are enough; else a
+    """Return colors of ``count`` classes: the page's colors, which suit its dark mode, if there are enough; else a
     ramp.
     """
     return list(SERIES[:count]) if count <= len(SERIES) else ramp(count)
 
 
-COLOURS = {
+COLORS = {
     "ink": INK,
     "muted": MUTED,
     "faint": FAINT,
@@ -88,7 +88,7 @@ COLOURS = {
     "sky": SKY,
     "red": RED,
 }
-"""Colours by CSS variable name."""
+"""Colors by CSS variable name."""
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -173,19 +173,19 @@ def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> No
     axis.set_tick_params(which="minor", length=0)
 
 
-def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colours: Sequence[str], size: float) -> None:
+def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colors: Sequence[str], size: float) -> None:
     """Print labels at the right edge at heights in data units, moved apart to avoid overlaps.
 
     ``size`` is the minimum distance between two labels, in data units.
     """
-    for height, text, colour, place in zip(heights, texts, colours, spread(heights, size), strict=True):
+    for height, text, color, place in zip(heights, texts, colors, spread(heights, size), strict=True):
         axes.annotate(
             text,
             xy=(1.0, height),
             xytext=(1.03, place),
             xycoords=axes.get_yaxis_transform(),
             textcoords=axes.get_yaxis_transform(),
-            color=colour,
+            color=color,
             va="center",
             fontsize=7.5,
             annotation_clip=False,
@@ -194,12 +194,12 @@ def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colour
 
 
 def spread(heights: Sequence[float], least: float) -> list[float]:
-    """Return the heights, moved as little as possible so that neighbours are at least ``least`` apart."""
+    """Return the heights, moved as little as possible so that neighbors are at least ``least`` apart."""
     order = np.argsort(heights)
     blocks: list[list[float]] = []
     for height in np.asarray(heights, float)[order]:
         blocks.append([height, 1])
-        # A block is a centre and a size; blocks that touch merge around their common centre.
+        # A block is a center and a size; blocks that touch merge around their common center.
         while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < least * (blocks[-1][1] + blocks[-2][1]) / 2:
             (one, few), (other, more) = blocks[-2:]
             blocks[-2:] = [[(one * few + other * more) / (few + more), few + more]]

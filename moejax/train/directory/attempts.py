@@ -281,7 +281,7 @@ def work_place() -> str:
 def _ending(error: BaseException | None) -> tuple[str, str]:
     if error is None:
         return DONE, ""
-    # ``Stopped`` is recognised by its signal, because its module needs JAX.
+    # ``Stopped`` is recognized by its signal, because its module needs JAX.
     if (number := getattr(error, "number", None)) is not None:
         return INTERRUPTED, f"stopped by {signal.Signals(number).name}"
     why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Minimisation finds the lowest point to the last digits, in float64 in a float32 process. Sobol points are SciPy's."""
+"""Minimization finds the lowest point to the last digits, in float64 in a float32 process. Sobol points are SciPy's."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 import scipy.optimize
 from scipy.stats import qmc
 
-from moejax.minimise import DIRECTIONS, least_squares, minimise_lanes, newton, polish, sobol, values
+from moejax.minimize import DIRECTIONS, least_squares, minimize_lanes, newton, polish, sobol, values
 
 
 def rosenbrock(point, shared, lane):
@@ -15,7 +15,7 @@ def rosenbrock(point, shared, lane):
 
 
 def test_too_few_iterations_are_not_called_convergence():
-    lanes = minimise_lanes(rosenbrock, np.array([[-1.2, 1.0]]), 100.0, np.array([1.0]), max_iterations=2)
+    lanes = minimize_lanes(rosenbrock, np.array([[-1.2, 1.0]]), 100.0, np.array([1.0]), max_iterations=2)
     assert lanes.gradient_norms[0] > 1e-3
     assert lanes.iterations[0] == 2
 
@@ -24,7 +24,7 @@ def test_every_lane_solves_its_own_problem_whatever_the_chunk():
     targets = np.linspace(0.5, 2.0, 7)
     starts = np.tile([-1.2, 1.0], (7, 1))
     for chunk in (3, 32):
-        lanes = minimise_lanes(rosenbrock, starts, 100.0, targets, chunk=chunk)
+        lanes = minimize_lanes(rosenbrock, starts, 100.0, targets, chunk=chunk)
         np.testing.assert_allclose(lanes.points[:, 0], targets, atol=1e-5)
         np.testing.assert_allclose(lanes.points[:, 1], targets**2, atol=1e-5)
 
@@ -33,7 +33,7 @@ def test_a_lane_that_never_meets_a_finite_value_reports_infinity_and_spares_the_
     def objective(point, shared, lane):
         return jnp.sum((point - 1.0) ** 2) / lane
 
-    lanes = minimise_lanes(objective, np.zeros((2, 1)), None, np.array([np.nan, 1.0]))
+    lanes = minimize_lanes(objective, np.zeros((2, 1)), None, np.array([np.nan, 1.0]))
     assert np.isinf(lanes.values[0])
     assert lanes.values[1] == pytest.approx(0.0, abs=1e-12)
 

@@ -31,7 +31,7 @@ Objective = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True)
 class Lanes:
-    """Results of many minimisations of one function; every array has one entry per lane."""
+    """Results of many minimizations of one function; every array has one entry per lane."""
 
     points: np.ndarray
     values: np.ndarray
@@ -197,7 +197,7 @@ def values(
     return np.where(np.isfinite(flat), flat, np.inf)
 
 
-def minimise_lanes(
+def minimize_lanes(
     objective: Objective,
     starts: np.ndarray,
     shared: Any,
