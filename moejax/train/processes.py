@@ -89,7 +89,7 @@ class ProcessGroup:
         """
         if self.count == 1:
             return [value]
-        place, wait = f"moejax/{next(_agreements)}", wait_seconds or self._wait
+        place, wait = self._begin(), wait_seconds or self._wait
         client: Any = distributed.global_state.client
         client.key_value_set(f"{place}/{self.index}", json.dumps(value))
         if not self.is_main:
@@ -190,6 +190,9 @@ class ProcessGroup:
             raise
         # A process may still hash its part of the last checkpoint.
         self.barrier(wait_seconds=HASHING_SECONDS)
+
+    def _begin(self) -> str:
+        return f"moejax/{next(_agreements)}"
 
     def _wait_for(self, key: str, process: int, wait: float) -> str:
         client: Any = distributed.global_state.client
