@@ -60,8 +60,8 @@ def report(
     Args:
       source: the result of ``moejax.read_runs``, or a file or DataFrame to read; a fit, its file or its folder; or the
         folder of a study.
-      out: output folder; by default NAME-report next to a file, and ``report`` for objects. The report of a study is in
-        its folder.
+      out: output folder. The default is NAME-report next to a file, and ``report`` for an object. The report of a study
+        is always in the study's folder.
       laws: of a table: laws to fit, by default all that the columns allow.
       flops: of a table: budget of the decisions; by default ten times the largest run's FLOPs.
       resamples: of a table: number of bootstrap resamples, by default 300.

@@ -30,7 +30,7 @@ from moejax.laws.predict import factor
 from moejax.wording import argument, counted
 
 CURVE_STARTS = 32
-"""Number of starts of a loss-compute fit."""
+"""Number of initial guesses of a loss-compute fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Between:
     """Losses that each curve is fitted to."""
 
     without_asymptote: tuple[bool, bool]
-    """True for a group with too few budgets for an irreducible loss, which is then fixed at 0."""
+    """For each group, True if it has too few budgets to fit an irreducible loss, which is then fixed at 0."""
 
     @property
     def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
@@ -88,7 +88,7 @@ def leverage_of(
 
     Raises:
       UserError: a group was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
-        unknown or out of its range.
+        unknown or has an invalid value.
     """
     losses = (budget_losses(runs), budget_losses(against))
     held = [_held(name, len(one.runs), fixed or {}) for name, one in zip(("first", "second"), losses, strict=True)]
@@ -129,7 +129,7 @@ NO_SCATTER = "both curves pass through every budget's loss, so no budget is left
 
 
 def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, float]:
-    """Return the coefficients of a group's curve that are not fitted.
+    """Return the fixed coefficients of a group's curve, keyed by name.
 
     Raises:
       UserError: the group was trained at too few budgets for the free coefficients.

@@ -1,4 +1,4 @@
-"""Draw training curves: losses with their law and schedules, trunks and branches, and annealed losses."""
+"""Draw loss curves: measured and predicted losses, schedules, trunks with their branches, and annealed losses."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: flo
             for i, (name, own) in enumerate(every.items())
         ]
         panels.append(Panel(x=STEP, y=RATE, series=series, title=f"Best for {len(best.rates):,} steps"))
-    said = " Right: the schedule with the lowest loss under the law, an extrapolation." if best is not None else ""
+    extrapolated = " Right: the schedule with the lowest loss under the law; no curve with this schedule was measured."
+    said = "" if best is None else extrapolated
     return figure(
         "Loss curves and their law",
         f"Points are a sample of the measured losses; lines are the law, dashed for curves that were not fitted.{said}",
@@ -248,7 +249,7 @@ def annealed_losses(annealed: StudyAnnealed) -> Figure:
         "Annealed losses, predicted and measured",
         "Grey: the trunk at its constant learning rate. Filled: the measured ends of its branches. Open: each end, "
         "predicted from the trunk and the other branches only. Squares: budgets without a trained branch. Vertical "
-        f"lines: {LEVEL:.0%} ranges.{left}",
+        f"lines: {LEVEL:.0%} prediction intervals.{left}",
         panels,
         columns=min(3, len(panels)),
         height=2.6,
@@ -279,6 +280,6 @@ def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
 
 def _ranges(tokens: np.ndarray, low: object, high: object, color: str) -> list[Series]:
     return [
-        Series(label=f"{LEVEL:.0%} range", x=[x, x], y=[a, b], color=color, width=1.2, in_legend=False)
+        Series(label=f"{LEVEL:.0%} interval", x=[x, x], y=[a, b], color=color, width=1.2, in_legend=False)
         for x, a, b in zip(tokens, np.asarray(low), np.asarray(high), strict=True)
     ]
