@@ -249,8 +249,7 @@ def preferred(findings: Findings) -> FittedLaw | None:
 
 
 def what_to_train(findings: Findings) -> list[str]:
-    """Return a list of one sentence: the preferred law's optimum with its interval, or the reason why there is none.
-    """
+    """Return a list of one sentence: the preferred law's optimum with its interval, or the reason why there is none."""
     analysed = findings.concluded.analysed
     law = preferred(findings)
     decision = next((one for one in analysed.decisions if law and one.law == law.name), None)
@@ -270,13 +269,14 @@ def what_to_train(findings: Findings) -> list[str]:
 
 
 def against_naive(check: HeldOutCheck) -> str:
-    """Return a phrase that compares a law's held-out error with that of the naive prediction (no improvement over the
-    fitted runs)."""
+    """Return a phrase that compares a law's held-out error with that of the naive prediction, which is each model's
+    loss at its largest fitted budget."""
     if not check.naive_mae:
         return "without a naive prediction for comparison"
     share = check.mae / check.naive_mae - 1
     word = "less" if share < 0 else "more"
-    return f"{abs(share):.0%} {word} than {check.naive_mae:.4f}, the error of predicting no improvement"
+    naive = f"{check.naive_mae:.4f}, the error of predicting each model's loss at its largest fitted budget"
+    return f"{abs(share):.0%} {word} than {naive}"
 
 
 def coefficients(law: FittedLaw) -> Table:

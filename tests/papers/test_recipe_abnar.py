@@ -170,7 +170,7 @@ def test_the_command_runs_the_whole_procedure_from_the_published_starts(tmp_path
         ),
         ([*MAPPED, "--hold-out", "S:0.99"], "leaves no runs to fit"),
         ([*MAPPED, "--level", "90"], "above 0 and at most 0.9999"),
-        ([*MAPPED, "--starts", "hoffmann"], "grid of starts has no values for"),
+        ([*MAPPED, "--starts", "hoffmann"], "grid of initial guesses has no values for"),
     ],
 )
 def test_what_the_recipe_cannot_use_is_a_sentence_and_exit_status_2(tmp_path, capsys, options, words):

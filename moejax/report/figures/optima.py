@@ -59,9 +59,9 @@ def isoflop_slice(findings: Findings) -> Figure | None:
     return Figure(
         "IsoFLOP slice",
         "Loss by each fitted law at one budget, from few active parameters and many tokens to the opposite (6 · active "
-        f"· tokens = budget, {_times(analysed.decisions)} the largest trained). Markers are the closed-form optima with "
-        "the bootstrap's 90 % intervals. The curves extrapolate outside the shaded sizes, and everywhere if the budget "
-        "is larger than trained.",
+        f"· tokens = budget, {_times(analysed.decisions)} the largest trained). Markers are the closed-form optima "
+        "with the bootstrap's 90 % intervals. The curves extrapolate outside the shaded sizes, and everywhere if the "
+        "budget is larger than trained.",
         drawing,
         rows,
     )
