@@ -1,4 +1,4 @@
-"""Draw figures of results and runs, and every figure of the gallery by name.
+"""Draw figures of results and runs, and draw the gallery's figures by name.
 
 Each function returns a ``Figure``: a notebook displays it, ``save("figure.pdf")`` writes it, ``rows`` has its data and
 ``drawing`` is the Matplotlib figure.
@@ -144,7 +144,7 @@ def loss_vs_compute(
       fit: a fit, or a loss law, which has no intervals.
       runs: the fitted runs; without runs the curve is for dense models, and ``flops``
         is required.
-      flops: the target budget.
+      flops: the target budget, which the figure marks.
       level: coverage of the intervals.
 
     Raises:

@@ -86,8 +86,8 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
 
 
 def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
-    """Return the frontier in ascending ``order``: runs whose loss is at most that of every run with a smaller
-    ``order``. One of several runs with equal ``order`` is kept.
+    """Return the frontier, sorted by the column ``order``: runs whose loss is at most that of every run with a smaller
+    value in this column. Of runs with equal values, the one with the lowest loss is kept.
     """
     ordered = runs.sort_values([order, "loss"] if order != "loss" else order).drop_duplicates(order)
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]

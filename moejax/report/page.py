@@ -218,7 +218,7 @@ def inline(name: str, figure: Figure) -> str:
 
 
 def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
-    """Return a function that draws a figure if the run table has its columns."""
+    """Return a function that calls ``draw`` if the run table has the given columns, and else returns None."""
 
     def drawn(findings: Findings) -> Figure | None:
         table = with_derived(findings.runs)

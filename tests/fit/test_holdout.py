@@ -83,9 +83,7 @@ def test_the_mean_penalty_is_the_fits_objective_per_run():
     assert fit.metrics.huber * len(known_runs()) == pytest.approx(fit.value, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"), [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "no runs")]
-)
+@pytest.mark.parametrize(("options", "words"), [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "no runs")])
 def test_a_split_with_an_empty_side_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         largest(known_runs(), "tokens", **options)
@@ -180,7 +178,7 @@ def test_rows_without_weight_have_no_split_of_their_own():
         ("router_typ=Hash", "no router_typ to hold out by; did you mean router_type"),
         ("sparcity:0.9", "did you mean sparsity"),
         ("width", "no width to hold out by"),
-        ("router_type=Bush", "No run has router_type = Bush; values: S-Base, Hash, RL-R"),
+        ("router_type=Bush", "No run has router_type = Bush; give one of S-Base, Hash, RL-R"),
         ("router_type", "it must be a number"),
         ("note:1", "it must be a number"),
         ("tokens:many", "'many' is not a number"),

@@ -349,7 +349,7 @@ def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
         )
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
-        raise UserError(f"{called(objective.law)} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+        raise UserError(f"{called(objective.law)} has no coefficient {unknown[0]}; give one of {', '.join(names)}.")
     rules = {
         "+": ("finite and not below 0", lambda v: v >= 0),
         "-": ("finite and not above 0", lambda v: v <= 0),

@@ -72,7 +72,8 @@ def middle_and_spread(
 class Grid:
     """All combinations of each coefficient's ``values``, in the law's own parameterization.
 
-    Logarithmic coordinates start at ``SMALLEST`` of their unit or above, because the objective is flat below.
+    A coefficient with a logarithmic coordinate starts at ``SMALLEST`` of its unit or above, because the objective is
+    flat below.
     """
 
     values: Mapping[str, Sequence[float | int]]

@@ -54,7 +54,7 @@ def compare(
     names = {name: [f.name for f in fields(law)] for name, law in laws.items()}
     known = dict.fromkeys(name for own in names.values() for name in own)
     if unknown := [name for name in fixed if name not in known]:
-        raise UserError(f"None of the laws has a coefficient {unknown[0]}; they have {', '.join(known)}.")
+        raise UserError(f"None of the laws has a coefficient {unknown[0]}; give one of {', '.join(known)}.")
     compared, left_out = [], {}
     for number, (name, law) in enumerate(laws.items()):
         if progress:

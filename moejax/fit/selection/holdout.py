@@ -295,7 +295,8 @@ def split_by(read: ReadRuns, text: str) -> Split:
 
 
 def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
-    """Hold out every value of a column once; ``group`` means the runs' groups if the table has no such column.
+    """Hold out the runs of every value of a column once. If the table has no column ``group``, ``group`` means the
+    groups of the runs.
 
     Raises:
       UserError: the column does not exist or has only one value.
@@ -326,7 +327,8 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
         wanted, values = parse(value), _numbers(read, name)
     except ValueError:
         known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else ""
-        raise UserError(f"No run has {name} = {value}; {f'values: {known}' if known else 'give a number'}.") from None
+        allowed = f"one of {known}" if known else "a number"
+        raise UserError(f"No run has {name} = {value}; give {allowed}.") from None
     # Derived quantities such as 1 - 1/E are rounded, and users give only a few digits.
     return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
 

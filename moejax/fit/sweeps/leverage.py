@@ -41,7 +41,8 @@ class Between:
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Bounds of the interval, from the noise of both curves and of the quadratics; NaN also if ``unknown`` is set."""
+    """Ends of the interval, from the noise of both curves and of the quadratics; NaN if the leverage is undefined or
+    ``unknown`` has a reason."""
     unknown: tuple[str, ...]
     """Reason why the error of each leverage is unknown; empty if it is known."""
     curve: FitResult
@@ -76,7 +77,7 @@ def leverage_of(
     level: float = 0.9,
     seed: int = 0,
 ) -> Between:
-    """Return the second group's FLOPs per FLOP of the first group at equal loss.
+    """Return the leverage: the second group's FLOPs divided by the first group's FLOPs at equal loss.
 
     A budget's loss is the minimum of a quadratic in log size if its runs determine a minimum, otherwise its lowest
     measured loss (``budget_losses``).

@@ -210,8 +210,9 @@ NEAREST_VALUES = 3
 NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
 """Relative excess over the lowest loss up to which settings are near the optimum.
 
-A quadratic does not describe settings farther away or diverged runs. The next larger value is used if no more settings
-remain than the quadratic has coefficients. Causes are a coarse grid, or noise that exceeds the effect of a grid step.
+A quadratic does not describe settings farther away or diverged runs. The next larger value is used if the settings that
+remain do not outnumber the coefficients of the quadratic, because the grid is coarse or noise exceeds the effect of a
+grid step.
 """
 FLATTEST = 1e-12
 """Rise over the tried settings, as a share of the loss, below which a quadratic counts as flat."""
@@ -240,7 +241,7 @@ class _Quadratic:
 
 
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
-    """Return a mask of the runs near the best settings (in grid values and in loss), and the best settings.
+    """Return a mask of the runs near the best settings, both in grid values and in loss, and return the best settings.
 
     Runs that differ only in the seed are kept or dropped together by their mean loss, so that no seed is near by
     chance.

@@ -276,9 +276,9 @@ def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tupl
             sizes = sorted({f"{100 * lost[number, draw]:.2g} %" for number in numbers}, key=lambda one: float(one[:-2]))
             much = " to ".join([*sizes[:1], *sizes[1:][-1:]])
             sentences.append(
-                f"Only {which} separates {names} from the other coefficients, in a direction with {much} of the "
-                f"variance. The noise of this {by} cannot be estimated; the standard error assumes the noise of the "
-                f"other {by}s. Train another {by} that differs in the same way."
+                f"Only {which} separates {names} from the other coefficients: {much} of the variance is in a direction "
+                f"that no other {by} determines. The noise of this {by} cannot be estimated, so the standard error "
+                f"assumes the noise of the other {by}s. Train another {by} that differs in the same way."
             )
         else:
             fewest = f"{min(spread.degrees_of_freedom[number] for number in numbers):.2g}"

@@ -129,9 +129,9 @@ def training_curves(findings: Findings) -> Figure | None:
     left_out = f" The first {PANELS} of {len(curves)} models are shown." if len(curves) > PANELS else ""
     return Figure(
         "Training curves",
-        "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
-        "(orange). The other models' trunks are grey; the dotted line is the unigram entropy. A branch drops below "
-        "its trunk because of the decay. Losses are of single batches." + left_out,
+        "Blue: each model's trunk, trained at a stable learning rate. Orange: a branch per token budget, in which the "
+        "learning rate decays, so that the loss drops below the trunk's. Grey: the other models' trunks. Dotted line: "
+        "the unigram entropy. Losses are those of single batches." + left_out,
         drawing,
         [
             {"model": name, "phase": phase, **_point(line)}

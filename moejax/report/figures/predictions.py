@@ -85,12 +85,12 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     ]
     lines, inside = np.arange(len(shown)), column(shown, "half_ranges")
     drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.2 * len(names))
-    axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="prediction interval")
+    axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="interval")
     axes.plot(predicted, lines, "|", color=BLUE, markersize=9, label="predicted")
     for label, kept, marker, color in (
-        ("measured, inside its interval", np.abs(inside) <= 1, "o", BLUE),
-        ("measured, outside its interval", np.abs(inside) > 1, "^", ORANGE),
-        ("measured, without an interval", ~np.isfinite(inside), "D", MUTED),
+        ("measured, inside", np.abs(inside) <= 1, "o", BLUE),
+        ("measured, outside", np.abs(inside) > 1, "^", ORANGE),
+        ("measured, no interval", ~np.isfinite(inside), "D", MUTED),
     ):
         if kept.any():
             axes.plot(measured[kept], lines[kept], marker, color=color, markeredgecolor=PAPER, label=label)
