@@ -238,7 +238,7 @@ def test_an_answer_writes_itself_from_its_summary():
     )
     assert shown._repr_mimebundle_()["text/plain"].splitlines()[0] == "a < b"
     assert r"µ\_s, \% \\" in shown.to_latex()
-    with pytest.raises(UserError, match="no table 'Rate'; its tables are Rates") as mistake:
+    with pytest.raises(UserError, match="no table 'Rate'; give one of its tables: Rates") as mistake:
         shown.to_frame("Rate")
     assert mistake.value._render_traceback_() == [f"UserError: {mistake.value}"]
 

@@ -18,10 +18,11 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Convert and check the arguments whose annotation has a range of ``moejax.ranges``, such as ``level: Level``.
+    """Convert and check the arguments that are annotated with a type of ``moejax.ranges``, such as ``level: Level``.
 
     Raises:
-      UserError: an argument is not a number in its range. The message gives its name, its value and the range.
+      UserError: an argument is not a number or is not allowed. The message gives its name, its value and the allowed
+        values.
     """
     signature = inspect.signature(function)
     parameters = signature.parameters

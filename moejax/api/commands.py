@@ -74,8 +74,8 @@ def compare(
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       laws: names, formulas such as ``"loss = E + A/N^alpha"``, or classes; by default every loss law that the
         columns allow.
-      hold_out: one rule or several: ``tokens`` for the runs with the most tokens, ``tokens:1e10`` for runs with at
-        least 1e10 tokens, ``model=large`` for one model.
+      hold_out: one or several rules that select held-out runs: ``tokens`` selects the runs with the most tokens,
+        ``tokens:1e10`` runs with at least 1e10 tokens, and ``model=large`` one model.
       folds: number of additional cross-validation folds; 0 for none.
       fixed: coefficients to hold fixed, in every law that has them.
       penalty: penalty of the residuals (``moejax.fit.search.objective``); by default a Huber loss.
@@ -83,7 +83,7 @@ def compare(
       reading: options of ``moejax.read_runs``.
 
     Raises:
-      UserError: the law is unknown, nothing can be held out, or no law can be fitted to these runs.
+      UserError: a law is unknown, a rule holds out no run, or no law can be fitted to these runs.
 
     Example:
       >>> compared = mj.compare("runs.csv", ["chinchilla", "effective_params"], hold_out="tokens")
@@ -161,7 +161,7 @@ def speedup(
       a: without ``law``, a table of runs: the result of ``moejax.read_runs``, a file or a DataFrame. With ``law``, the
         family's fixed quantities, such as ``{"expansion": 16}``, or a published model's name.
       b: the other family, in the same form.
-      law: name of a loss law, or a fit, which gives intervals.
+      law: name of a loss law, or a fit of one; only a fit gives intervals.
       flops: A's budgets; by default those of its runs.
       fixed: ``irreducible`` or ``exponent`` of both tables' loss-compute curves, to hold fixed.
       level: coverage of the intervals.
@@ -201,8 +201,8 @@ def _family(one: Family) -> str:
 def _held(one: Family) -> Mapping[str, float] | None:
     if not isinstance(one, str | Mapping):
         raise UserError(
-            "With a law, a family is its fixed quantities, such as {'expansion': 16}, or a published model's name; "
-            "leave law out to compare tables."
+            "With a law, give a family as its fixed quantities, such as {'expansion': 16}, or as a published model's "
+            "name; leave law out to compare tables."
         )
     return None if isinstance(one, str) else one
 
@@ -234,9 +234,10 @@ def next_runs(
     Args:
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
       law: a law's name, or several names; the runs then also distinguish the laws.
-      targets: answers whose uncertainty to reduce, each with its given quantities: a loss ``{"loss": {"params_active":
-        7e9}}``, a published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision ``{"N*": {"flops": 1e25}}``,
-        or names of coefficients. Pairs ``[("N*", {"flops": 1e24}), ("N*", {"flops": 1e25})]`` may repeat a name.
+      targets: answers whose uncertainty the runs should reduce, each with its given quantities: a loss ``{"loss":
+        {"params_active": 7e9}}``, the loss of a published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision
+        ``{"N*": {"flops": 1e25}}``, or names of coefficients. A list of pairs ``[("N*", {"flops": 1e24}), ("N*",
+        {"flops": 1e25})]`` may repeat a name.
       flops: FLOPs of all new runs together.
       chip_hours: chip-hours of all new runs together, instead of ``flops``: hours on ``chip`` at the MFU ``mfu``. As in
         the MFU of a training log, masked attention scores are not counted.
@@ -249,7 +250,7 @@ def next_runs(
       vocab_size: vocabulary size of the runs; by default that of ``like`` or of the table's architectures.
       noise: standard deviation of log loss between runs; by default estimated from the fit's residuals.
       fixed: coefficients to hold fixed.
-      modes: True to plan for every mode of the law's posterior.
+      modes: True to consider every mode (local maximum) of the law's posterior, not only the fitted one.
       seed: seed of the candidates and of the search.
       reading: options of ``moejax.read_runs``.
       options: options of ``fit_law``.
@@ -297,10 +298,10 @@ def plan(training: Training | Mapping[str, object], topology: str) -> Plan:
 
     Args:
       training: a ``Training``, or a dictionary with the settings of a config file.
-      topology: chips and their arrangement, such as ``v5p:4x4x4``, ``h100:8x8`` for 8 hosts of 8 GPUs, or ``cpu:8``.
+      topology: chips and their arrangement, such as ``v5p:4x4x4``, ``h100:8x8`` (8 hosts of 8 GPUs) or ``cpu:8``.
 
     Raises:
-      UserError: the topology is unknown, the training cannot run on it, or its compiler is not installed.
+      UserError: the topology is unknown, the training step cannot run on it, or its compiler is not installed.
 
     Example:
       >>> mj.plan(mj.design("zhao", flops=1e24).training(), "h100:8x8").fits
@@ -322,14 +323,14 @@ def train(
     Args:
       training: a ``Training``, or a dictionary with the settings of a config file.
       out: output folder; by default ``runs/NAME``.
-      data: folder of the tokenized corpus, which trainings can share; by default ``out/data``.
-      accept_changes: resume although settings that change the loss differ from the run's.
+      data: folder of the tokenized corpus, which several training runs can share; by default ``out/data``.
+      accept_changes: True to resume even if settings that affect the loss differ from those of the stored run.
 
     Returns:
       The rows of the run table: ``to_frame()`` has the main columns, ``data`` has all of them.
 
     Raises:
-      UserError: the training is invalid, or the folder belongs to another run.
+      UserError: a setting is invalid, or the folder belongs to another run.
 
     Example:
       >>> mj.train(training, "runs/first").to_frame()

@@ -1,4 +1,4 @@
-"""Draw figures of results and runs, and every figure of the gallery by name.
+"""Draw figures of results and runs, and draw the gallery's figures by name.
 
 Each function returns a ``Figure``: a notebook displays it, ``save("figure.pdf")`` writes it, ``rows`` has its data and
 ``drawing`` is the Matplotlib figure.
@@ -42,7 +42,7 @@ from moejax.wording import did_you_mean
 
 
 def names() -> Result:
-    """Return the names of all figures of ``named``, with their contents, laws and the columns of their tables.
+    """Return a table of the figures that ``named`` can draw: name, content, law, and the columns of the figure's table.
 
     Example:
       >>> mj.plot.names().to_frame()
@@ -105,7 +105,7 @@ def named(
 
 
 def _table_of(plot: Plot, table: RunTable | None, law: Law | None) -> DataFrame | None:
-    """Return the table of a figure; for figures of laws that are fitted to runs, it is computed from the runs."""
+    """Return the table of a figure. For figures of a fit, it is computed from the runs."""
     if table is None:
         return None
     if isinstance(table, ReadRuns):
@@ -144,7 +144,7 @@ def loss_vs_compute(
       fit: a fit, or a loss law, which has no intervals.
       runs: the fitted runs; without runs the curve is for dense models, and ``flops``
         is required.
-      flops: the target budget.
+      flops: the target budget, which the figure marks.
       level: coverage of the intervals.
 
     Raises:
@@ -245,7 +245,7 @@ def runs(runs: RunTable) -> Figure:
       runs: the runs.
 
     Raises:
-      UserError: the table has no column loss, or does not determine the FLOPs.
+      UserError: the table has no column ``loss``, or lacks the columns that determine the FLOPs.
 
     Example:
       >>> mj.plot.runs("runs.csv")
@@ -287,7 +287,7 @@ def figure_of(answer: FitResult | Comparison | Plan | ReadRuns, given: ReadRuns 
         return fit(answer, given)
     if isinstance(answer, Comparison) and isinstance(given, ReadRuns):
         return comparison(answer, given)
-    raise UserError("The figure shows the fitted runs; give what moejax.read_runs returned, as plot(runs).")
+    raise UserError("The figure shows the fitted runs; give the result of moejax.read_runs, as plot(runs).")
 
 
 OF_A_FIT: dict[str, Callable[[FitResult, Any], Figure]] = {

@@ -60,14 +60,14 @@ def report(
     Args:
       source: the result of ``moejax.read_runs``, or a file or DataFrame to read; a fit, its file or its folder; or the
         folder of a study.
-      out: output folder; by default NAME-report next to a file, and ``report`` for objects. The report of a study is in
-        its folder.
-      laws: of a table: laws to fit, by default all that the columns allow.
-      flops: of a table: budget of the decisions; by default ten times the largest run's FLOPs.
-      resamples: of a table: number of bootstrap resamples, by default 300.
-      runs: of a ``FitResult``: the fitted runs, for the diagnostics.
-      decisions: of a ``FitResult``: the result of ``moejax.decide``.
-      reading: of a file or DataFrame: options of ``moejax.read_runs``.
+      out: output folder. The default is NAME-report next to a file, and ``report`` for an object. The report of a study
+        is always in the study's folder.
+      laws: for a table, the laws to fit; by default all that the columns allow.
+      flops: for a table, the budget of the decisions; by default ten times the largest run's FLOPs.
+      resamples: for a table, the number of bootstrap resamples; by default 300.
+      runs: for a ``FitResult``, the fitted runs, from which the diagnostics are computed.
+      decisions: for a ``FitResult``, the result of ``moejax.decide``.
+      reading: for a file or DataFrame, options of ``moejax.read_runs``.
 
     Returns:
       The conclusions; ``path`` is the page.

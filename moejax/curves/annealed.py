@@ -30,12 +30,12 @@ from moejax.result import column
 LEAST_BRANCHES = 3
 """Minimum number of branches: one is left out, and two others are needed to interpolate its loss."""
 LEVEL = 0.9
-"""Coverage of the prediction ranges."""
+"""Coverage of the prediction intervals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A training run that branches off a trunk and decays its learning rate to the end."""
+    """A training run that branches off a trunk and then decays its learning rate."""
 
     start: int
     """Number of trunk updates before the branch."""
@@ -69,13 +69,13 @@ class LeftOut:
     """Total number of updates."""
     measured: float
     predicted: AnnealedLoss
-    """Prediction; its range is computed from the errors of the other branches."""
+    """Prediction; its interval is computed from the errors of the other branches."""
     interpolated: float
     """Baseline without curves: log-log interpolation between the final losses of the nearest other branches."""
 
     @property
     def inside(self) -> bool:
-        """True if the measured loss is inside the prediction range."""
+        """True if the measured loss is inside the prediction interval."""
         return self.predicted.low <= self.measured <= self.predicted.high
 
 
@@ -86,8 +86,8 @@ class AnnealedErrors:
     branches: int = column("branches")
     mean_error: float = column("mean error", ".4f")
     largest_error: float = column("largest", ".4f")
-    inside: int = column(f"in {LEVEL:.0%} ranges")
-    """Number of measured losses inside their prediction ranges."""
+    inside: int = column(f"in {LEVEL:.0%} intervals")
+    """Number of measured losses inside their prediction intervals."""
     interpolated_mean_error: float = column("interpolated", ".4f")
 
 
@@ -101,7 +101,7 @@ class AnnealedLosses:
 
     @property
     def errors(self) -> Float[np.ndarray, " branches"]:
-        """Log of predicted / measured loss for each left-out branch."""
+        """Logarithm of the ratio of predicted to measured loss, for each left-out branch."""
         return np.array([math.log(one.predicted.loss / one.measured) for one in self.left_out])
 
     @property
@@ -120,7 +120,7 @@ class AnnealedLosses:
         )
 
     def predict(self, branch: Branch) -> AnnealedLoss:
-        """Predict the final loss of an untrained branch, with a range for its measured loss.
+        """Predict the final loss of an untrained branch, with a prediction interval.
 
         Raises:
           UserError: the branch starts after the trunk's end.
@@ -140,7 +140,8 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
       law: name or class of the law.
 
     Raises:
-      UserError: there are too few branches, a rate does not fall, a loss is invalid, or a fit does not converge.
+      UserError: there are too few branches, the learning rate of a branch never falls, a loss is invalid, or a fit does
+        not converge.
     """
     if len(branches) < LEAST_BRANCHES:
         raise UserError(
@@ -149,14 +150,15 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
         )
     if flat := [branch.curve.name for branch in branches if not branch.curve.falls]:
         raise UserError(
-            f"The learning rate of {flat[0]} never falls, so this branch does not show the effect of annealing."
+            f"The learning rate of {flat[0]} never falls, so this branch does not show the effect of annealing; leave "
+            f"it out."
         )
     curves = Curves(curves=(trunk, *(branch.curve for branch in branches)))
     for curve in curves.curves:
         if (wrong := ~(np.isfinite(curve.loss) & (curve.loss > 0))).any():
             raise UserError(
                 f"The loss of {curve.name} at step {curve.steps[wrong][0]:,} is {curve.loss[wrong][0]:.4g}; loss-curve "
-                f"laws need finite losses above 0."
+                f"laws need finite losses above 0. Leave this measurement or the curve out."
             )
     fit = _at_optimum(fit_curves(curves, law, intervals=False, seed=seed), "all branches")
     runs = runs_of(curves)
@@ -187,8 +189,9 @@ def anneal(trunk: LossCurve, branches: Sequence[Branch], law: Any = "momentum", 
 def branch_loss(law: Law, trunk: LossCurve, branch: Branch) -> float:
     """Return the law's loss at a branch's end, shifted by the trunk's measured offset from the law at the branch point.
 
-    The trunk's offset from the law changes more slowly than the loss of a branch, so a branch keeps the offset of its
-    branch point. The offset is averaged over as many steps on each side of the branch point as the branch has.
+    The trunk's offset from the law changes more slowly than the loss of a branch, so a branch keeps the offset at its
+    branch point. The offset is averaged over steps on both sides of the branch point, on each side as many as the
+    branch has.
     """
     near = np.abs(trunk.steps - branch.start)
     near = near <= max(branch.end - branch.start, int(near.min()))
@@ -208,7 +211,7 @@ def _at_optimum(fit: FitResult, of: str) -> FitResult:
 
 
 def _ranged(loss: float, errors: Float[np.ndarray, " branches"]) -> AnnealedLoss:
-    """Return a prediction whose range is computed from ``errors``, the log errors of left-out branches."""
+    """Return a prediction whose interval is computed from ``errors``, the log errors of left-out branches."""
     deviation = float(np.sqrt(np.mean(errors**2)))
     reach = float(scipy.special.stdtrit(len(errors), (1 + LEVEL) / 2)) * deviation
     return AnnealedLoss(

@@ -30,12 +30,14 @@ from moejax.wording import did_you_mean
 
 STARTS = 128
 SEARCH = Search(screened=8, rounds=((20, 3),))
-"""Search with few starts, since nearly all polished starts reach the same optimum."""
+"""Search with few initial guesses, since nearly all reach the same optimum."""
 SECOND_SEARCH = Search(screened=32, rounds=((20, 8),))
-"""Second search if only one start reached the optimum. It uses four times as many starts, plus that optimum."""
+"""Second search if only one initial guess reached the optimum. It uses four times as many initial guesses, plus that
+optimum."""
 NO_DROPS = "the learning rate falls, but the fitted curves do not determine the effect (drop_scale)"
 MANY_CURVES = 12
-"""Minimum number of curves for counting each curve as one draw, which accounts for random effects of the curves."""
+"""Minimum number of curves from which each curve counts as one draw, so that errors include random effects of the
+curves."""
 
 
 def curve_law(name: str) -> type:
@@ -66,11 +68,12 @@ def fit_curves(
 
     Args:
       curves: the result of ``moejax.read_curves``.
-      law: a law's name or class, or a law instance, whose coefficients are an additional start.
+      law: a law's name or class, or a law instance, whose coefficients are an additional initial guess.
       blocks: number of draws per curve; by default ``BLOCKS``, or 1 if there are at least ``MANY_CURVES`` curves.
       intervals: True to compute the covariance, which takes longer than the fit.
       seed: seed of the search.
-      options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or a number of ``starts``.
+      options: options of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}`` or the number of initial guesses,
+        ``starts``.
 
     Returns:
       The fit, like that of ``moejax.fit``.
@@ -126,8 +129,9 @@ def predict_curve(
 ) -> DataFrame:
     """Predict the loss after given updates of a schedule.
 
-    The table has columns ``step``, ``lr``, ``loss``, ``low``, ``high`` and ``reason``. A measured loss is in the
-    range with probability ``level``; ``reason`` explains a missing range. The law does not describe the warm-up.
+    The table has columns ``step``, ``lr``, ``loss``, ``low``, ``high`` and ``reason``. A measured loss is between
+    ``low`` and ``high``, the ends of its prediction interval, with probability ``level``. ``reason`` explains a missing
+    interval. The law does not describe the warm-up.
 
     Raises:
       UserError: a step is beyond the end of the schedule, or the level is not between 0 and 1.
@@ -189,7 +193,7 @@ class HeldOutCurve:
     last_error: float
     """Predicted minus measured loss at the last step."""
     inside: float
-    """Share of points within their ranges; NaN if no point has a range."""
+    """Share of points within their prediction intervals; NaN if no point has one."""
     beyond: float
     """Extrapolation factor at the last step (``reach_beyond``)."""
     beyond_in: str

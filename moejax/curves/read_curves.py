@@ -160,8 +160,8 @@ def read_curves(
       sources: one source or several; URLs of an object store (``s3://…``, ``gs://…``) are allowed.
       mapping: maps step, tokens, lr, loss or run to a column of the table, or to arithmetic on its columns. It takes
         precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
-      loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss give
-        only the learning rate.
+      loss: the column of losses, such as ``validation_loss``, if it is not one of ``NAMES``; rows without a loss are
+        read for their learning rate only.
       where: conditions on the columns that a row must meet, as in ``read_runs``.
       only: patterns of curve names; by default, all curves.
       warmup: number of updates in which the learning rate rose from 0, if the log does not begin at the first update.
@@ -249,7 +249,9 @@ def _tracker(source: str | Path, notes: list[str]) -> list[tuple[str, DataFrame]
             return []
     runs = run_source.histories(source)
     if not runs:
-        raise UserError(f"{source} has no run with metrics logged by step.")
+        raise UserError(
+            f"{source} has no run with metrics logged by step; give another source, or log metrics with a step."
+        )
     notes += [f"{source}, {note}" for _, frame in runs for note in frame.attrs.get("notes", ())]
     return runs
 
@@ -454,9 +456,15 @@ def _check(rows: _Rows, numbers: Mapping[str, np.ndarray]) -> None:
             f"ascend. If the table holds several runs, name them in a column run; otherwise keep one row per step."
         )
     if (points := int(rows.measured.sum())) < 3:
-        raise UserError(f"{place} has {counted(points, 'point')}; a curve needs 3 or more.")
+        raise UserError(
+            f"{place} has {counted(points, 'point')}, but a curve needs at least 3; measure the loss more often, or "
+            f"leave the curve out."
+        )
     if not rate.max() > 0:
-        raise UserError(f"{place}: every learning rate is 0; nothing was trained.")
+        raise UserError(
+            f"{place}: every learning rate is 0, so nothing was trained; leave the curve out, or read another column "
+            f"({argument('mapping', {'lr': 'COLUMN'})})."
+        )
 
 
 def _shown(cell: Any, number: float) -> str:
@@ -525,11 +533,14 @@ def _rates(place: str, step: np.ndarray, logged: np.ndarray, warmup: int | None,
 def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POINTS, drops: bool | None = None) -> Runs:
     """Convert points of curves to runs with the inputs of loss-curve laws. Each block of a curve is a group.
 
-    Points of the warm-up are left out, because the power law of the sum of rates does not describe them.
+    Warm-up points are left out, because the law (a power law in the cumulative learning rate) does not hold during
+    warm-up.
 
     Args:
-      drops: True to include drops of the learning rate; by default, True if the rate falls in any curve. Otherwise the
-        effect of a drop is not determined, and must not be estimated from the rises of the warm-up.
+      blocks: maximum number of blocks per curve. most_points: maximum number of points per curve; more points are
+        averaged. drops: whether the law's inputs include learning-rate drops; by default, True if the learning rate
+        decays in at least one curve. If it decays in none, the inputs contain no drops, since the warm-up alone would
+        then determine the coefficient of annealing.
     """
     if not curves.curves:
         raise UserError("There are no curves; give at least one.")
@@ -570,7 +581,7 @@ def most_blocks(curve: LossCurve, most_points: int = MOST_POINTS) -> int:
 
 
 def columns_at(rates: Any, steps: Any, drops: bool = True) -> Points:
-    """Return the inputs of laws of loss curves at given steps of a schedule."""
+    """Return the inputs of loss-curve laws at given steps of a schedule, keyed by column."""
     points = sums_of_curve(rates, steps)
     return points if drops else {**points, "drop": np.zeros_like(points["drop"])}
 
@@ -589,5 +600,5 @@ def constant_only(curves: Curves) -> str:
         return ""
     return (
         f"The learning rate falls in none of {some(list(curves.names), most=3)}: the effect of annealing is not "
-        f"determined, and no annealed loss has a range. Add a curve whose learning rate decays."
+        f"determined, and annealed losses have no prediction interval. Add a curve whose learning rate decays."
     )

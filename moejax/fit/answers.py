@@ -51,7 +51,8 @@ from moejax.wording import told
 
 @dataclass(frozen=True)
 class Asked:
-    """Estimands of the requested decisions, predictions, profiles and influences, validated before the fit."""
+    """Estimands of the requested decisions, predictions, profiles and influences; their names are checked before the
+    fit."""
 
     decisions: Sequence[Estimand]
     predictions: Sequence[Estimand]
@@ -95,7 +96,7 @@ def asked_of(
     held = (*fixed, *without_effect(law, output))
     if wrong := [name for name in (*profile, *influence) if name in held]:
         why = "is fixed" if wrong[0] in fixed else f"does not affect the fitted {output}"
-        raise UserError(f"{wrong[0]} {why}, so the runs do not determine it.")
+        raise UserError(f"{wrong[0]} {why}, so the runs do not determine it; choose another coefficient.")
     known = [*coefficient_estimands(law, held), *decisions, *predictions]
     profiles, influences = ([one for name in names for one in find(name, known, law)] for names in (profile, influence))
     return Asked(decisions, predictions, profiles, influences, kind)
@@ -180,7 +181,7 @@ class Answers(Shown):
     read: ReadAs | None = None
     held_out: tuple[SplitErrors, ...] = ()
     held_out_together: Metrics | None = None
-    """Errors over all splits, if there are several."""
+    """Errors over the held-out runs of all splits, if there are several splits."""
     held_out_runs: TestedRuns | None = None
     sweeps: Sweeps | None = None
     bootstrap: ResampledCoefficients | None = None
@@ -191,7 +192,7 @@ class Answers(Shown):
     profiles: tuple[Profiled, ...] = ()
     influence: tuple[Decisive, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Warnings of the fit, for answers that are shown without it."""
+    """Warnings of the fit, for readers who see the answers without the fit."""
 
     def with_held_out(self, splits: Sequence[HeldOut], runs: DataFrame) -> Answers:
         """Return a copy with the splits' errors, and with the table ``runs`` from ``held_out_runs``."""
@@ -204,7 +205,7 @@ class Answers(Shown):
         return Result(warnings=self.warnings, tables=imported("fit.summary").tables(self), data=self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, without entries that were not requested."""
+        """Return plain data, keyed by entry of ``fit.json``; entries that were not requested are left out."""
         given = {name: value for name, value in fields(self).items() if value not in ((), None)}
         return {"notes": [], "beyond": [], **{name: finite(value) for name, value in given.items()}}
 
@@ -213,7 +214,8 @@ class Answers(Shown):
         """Restore the answers from the entries of a ``fit.json``.
 
         Raises:
-          ValueError: an entry is missing or of another type; also ``LookupError``, ``TypeError`` or ``AttributeError``.
+          ValueError: an entry is invalid. An entry that is missing or has another type may also raise ``LookupError``,
+            ``TypeError`` or ``AttributeError``.
         """
         hints = {name: hint for name, hint in typing.get_type_hints(cls).items() if plain.get(name) is not None}
         return cls(**{name: restored(hint, plain[name], name) for name, hint in hints.items()})

@@ -31,7 +31,7 @@ def fit_chain(
     how: Mapping[str, str],
     **options: Any,
 ) -> FitResult:
-    """Fit a loss law and a law of scores without some rows of the scores, and chain the fits.
+    """Fit a loss law and a law of scores, leaving out some rows of the scores, and chain the two fits.
 
     Args:
       loss: the loss law and its runs.
@@ -99,7 +99,7 @@ def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
 
 
 def _both(loss_fit: FitResult, score_fit: FitResult, each: tuple[Uncertainty, Uncertainty]) -> Uncertainty:
-    """Return the concatenated uncertainty axes of two independent fits."""
+    """Return the uncertainty of two independent fits: the axes of both, concatenated."""
     known = all(one.axes for one in each)
     # Each fit measures steps along its axes in units of its own scatter. Convert them to a common unit.
     sizes = [fit.noise if fit.noise > 0 else 1.0 for fit in (loss_fit, score_fit)]

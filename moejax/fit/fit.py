@@ -24,17 +24,18 @@ from moejax.wording import listed, shown
 
 
 def fit(runs: Any, law: Any, *, loss_law: Any = None, bootstrap: int = 0, **options: Any) -> FitResult:
-    """Fit a law to runs. Intervals and prediction ranges of the result are clustered by group.
+    """Fit a law to runs. Confidence and prediction intervals of the result are clustered by group (runs of one
+    architecture).
 
     Args:
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read. Messages about omitted or doubtful rows
         go to stderr.
       law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, or a law's class. The
-        coefficients of a law instance are an additional start.
+        coefficients of a law instance are an additional initial guess.
       loss_law: for a score law, the loss law to chain it to, which is fitted to the same file or DataFrame.
         The result then predicts the score of a run of any size (``moejax.fit.chain``).
-      bootstrap: number of resamples of the runs by group. The fit keeps their coefficients, and all intervals of its
-        answers use them; 0 for intervals from standard errors.
+      bootstrap: number of resamples of the runs by group. The fit keeps the coefficients of all resamples and computes
+        the intervals of its answers from them. With 0, intervals come from standard errors.
       options: options of ``moejax.fit.search.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``;
         for a file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
         ``residual`` and ``delta`` as in ``moejax fit``.
@@ -86,7 +87,7 @@ def _read(table: Any, law: Any, options: dict[str, Any]) -> ReadRuns:
 
 
 def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into options for reading a table and options of ``fit_law``."""
+    """Split options into options of ``read_runs`` and options of ``fit_law``, each keyed by option name."""
     reading, fitting, penalty = ({*inspect.signature(one).parameters} for one in (read_runs, fit_law, named_penalty))
     reading -= {"path", "law"}
     fitting -= {"law", "runs"}

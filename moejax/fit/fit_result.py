@@ -67,19 +67,20 @@ if TYPE_CHECKING:
 
 SCHEMA = 4
 NO_COVARIANCE = (
-    "The fit has no covariance, and so no intervals: an older moejax wrote it, or it has too few runs. "
-    "Fit again to more runs, with moejax.fit or moejax fit --out."
+    "The fit has no covariance, and so no intervals: an older moejax wrote it, or it has too few runs. Fit again, to "
+    "more runs if there are few, with moejax.fit or moejax fit --out."
 )
 
 ALSO_FITS = "other laws of this form fit the runs equally well and give other values"
 """Reason for a missing standard error if another local optimum fits equally well."""
 
 MEDIANS = 3.0
-"""Ratio of noise to Huber's delta above which hardly any run is in the quadratic range."""
+"""Ratio of noise to Huber's delta above which few residuals are below delta, where the penalty is quadratic."""
 DRAWS = 200
 """Number of laws drawn from the covariance."""
 EFFICIENT = 1.345
-"""Huber's delta, in standard deviations of normal noise, at which a fit has 95 % of least squares' efficiency."""
+"""Huber's delta, in standard deviations of normal noise, at which the fit's variance is that of least squares /
+0.95."""
 
 
 class CoefficientRow(NamedTuple):
@@ -109,17 +110,18 @@ class FitResult(Plotted):
     """Norm of the gradient of ``value`` / ``scale`` per e-fold of every coefficient; 0 at an optimum."""
     converged: bool
     starts: int
-    """Number of starting points whose objective was computed."""
+    """Number of initial guesses at which the objective was computed."""
     polished: int
-    """Number of starting points that were polished."""
+    """Number of initial guesses from which the search was run to convergence."""
     agreeing: float
-    """Share of the polished starts that end within 0.01 % of the lowest objective."""
+    """Share of the ``polished`` initial guesses whose search ends within 0.01 % of the lowest objective."""
     fixed: dict[str, float]
     """Coefficients that were held fixed."""
     unidentified: dict[str, str]
     """Coefficients that the data do not determine, with the reason."""
     condition_number: float
-    """Condition number of the normal matrix in centered coordinates; above 1e10 a direction is lost to rounding."""
+    """Condition number of the normal matrix in the coordinates of the search. If it is above 1e10, rounding hides a
+    direction."""
     unidentified_directions: tuple[str, ...]
     """Directions that the table does not determine, as sentences."""
     aicc: float
@@ -133,7 +135,8 @@ class FitResult(Plotted):
     noise: float
     """Robust standard deviation of log loss around the fit, corrected for the degrees of freedom."""
     uncertainty: Uncertainty | None = None
-    """Ranges, covariance and omitted rows, so that the fit can be used without its runs; None if not computed."""
+    """Covariance, ranges of the fitted runs and omitted rows, for use of the fit without its runs; None if not
+    computed."""
     outliers: tuple[Outlier, ...] = ()
     """Outliers, in descending order of the residual."""
     undetermined: tuple[Mapping[str, float], ...] = ()
@@ -168,8 +171,8 @@ class FitResult(Plotted):
 
     @property
     def without_effect(self) -> frozenset[str]:
-        """Coefficients that do not affect the fitted output, such as batch-size coefficients if the learning rate is
-        fitted. They are NaN unless held fixed."""
+        """Coefficients that do not affect the fitted output, such as those of the batch size in a fit of the learning
+        rate. They are NaN unless held fixed."""
         return frozenset(without_effect(type(self.law), self.output)) - {*self.fixed}
 
     @property
@@ -196,10 +199,13 @@ class FitResult(Plotted):
         if not self.converged:
             said.append(
                 f"The search did not converge (gradient norm {self.gradient_norm:.2g}), so there are no standard "
-                f"errors and no intervals; give more starts, or fix a coefficient."
+                f"errors and no intervals; give more initial guesses ({argument('starts')}), or fix a coefficient "
+                f"({argument('fixed')})."
             )
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
-            said.append("Only one start reached this optimum; add starts before trusting it.")
+            said.append(
+                f"Only one initial guess reached this optimum; try more initial guesses ({argument('starts')})."
+            )
         said += [f"The data do not determine {name}: {why}." for name, why in self.unidentified.items()]
         said += self._others_in_words()
         named = " ".join([*said, *self.unidentified_directions])
@@ -217,7 +223,7 @@ class FitResult(Plotted):
         return how_to_determine(self.law, [name for name in self.coefficients if re.search(rf"\b{name}\b", left)])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; infinities and NaN become null."""
+        """Return plain data, keyed by field; infinities and NaN become null."""
         cls, others = type(self.law), ("law", "penalty", "uncertainty")
         return {
             "schema": SCHEMA,
@@ -232,7 +238,7 @@ class FitResult(Plotted):
         """Write the JSON file that ``load`` reads; an existing fit is replaced.
 
         Raises:
-          UserError: the path holds something other than a fit, or its folder does not exist.
+          UserError: the path is a folder or a file that is not a fit, or the folder of the file does not exist.
         """
         path = Path(path)
         if path.is_dir():
@@ -252,7 +258,7 @@ class FitResult(Plotted):
         return f"{type(self.law).__name__}, fitted to {counted(self.metrics.runs, 'run')}"
 
     def glance(self) -> Result:
-        """Return the coefficients, without standard errors and warnings, which need computation."""
+        """Return the coefficients without standard errors and warnings, which take longer to compute."""
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         columns = [Column("coefficient"), Column("symbol"), Column("value", ".8g"), Column("meaning", words=True)]
         rows = [
@@ -329,11 +335,11 @@ class FitResult(Plotted):
     def unknown(
         self, functional: Callable[[Any], Any], count: int, errors: Float[np.ndarray, " answers"] | None = None
     ) -> tuple[str, ...]:
-        """Return, for each of the ``count`` numbers of a functional (flattened), why the runs do not determine it;
-        empty if they do.
+        """Return a reason for each of the ``count`` numbers of a functional (flattened) that the runs do not determine,
+        else an empty string.
 
-        This is the only rule for missing standard errors. A number has no standard error if the fit did not converge,
-        the number changes along an undetermined direction, or an equally good law gives another number.
+        All missing standard errors follow this rule: a number has no standard error if the fit did not converge, if the
+        number changes along an undetermined direction, or if an equally good law gives another number.
 
         Args:
           errors: standard errors to compare with, such as from resamples; by default from the fit's covariance.
@@ -360,11 +366,12 @@ class FitResult(Plotted):
         return apart(self.law, self.alternatives, functional, errors, self.noise)
 
     def spread(self, functional: Callable[[Any], Any], *, allow_few: bool = False) -> Spread:
-        """Return the uncertainty of each number of a functional (flattened) from the fit's covariance. It is NaN, with
-        a reason, if the number is undetermined, the draws are too few, or there is no covariance.
+        """Return the uncertainty of each number of a functional (flattened) from the fit's covariance. The error is
+        NaN, with a reason, if the runs do not determine the number, if there are too few draws, or if there is no
+        covariance.
 
         Args:
-          allow_few: True to compute errors from too few draws (``few``) too, although they are too small.
+          allow_few: True to compute errors even if there are too few draws (``few``); these errors are too small.
 
         Raises:
           UserError: the fit was made without its uncertainty.
@@ -377,7 +384,8 @@ class FitResult(Plotted):
 
     @property
     def few(self) -> str:
-        """Clause stating that the draws are too few for intervals (``Uncertainty.few``); empty if they suffice."""
+        """Clause stating that there are too few draws (groups or runs) for intervals (``Uncertainty.few``); empty if
+        they suffice."""
         return "" if self.uncertainty is None else self.uncertainty.few
 
     def too_few(self, draws: int, by: str) -> str:
@@ -408,15 +416,16 @@ class FitResult(Plotted):
         return None if kept.few else kept
 
     def likely(self, bootstrap: Any = None, *, drawn: bool = False) -> Any:
-        """Return laws that represent the fit's uncertainty, for intervals of numbers that a search finds.
+        """Return laws that represent the fit's uncertainty. They give intervals of numbers that a search computes, such
+        as optima.
 
-        This is the only rule for the method of such intervals: the given bootstrap, else the stored one, else the
-        covariance. None if the fit did not converge or has too few draws for intervals.
+        The laws come from the given bootstrap, else from the stored one, else from the covariance. Return None if the
+        fit did not converge or has too few draws for intervals.
 
         Args:
           bootstrap: a ``Bootstrap`` that takes precedence over the stored one if its draws suffice.
-          drawn: True to draw laws from the covariance, instead of a small step along each axis. Draws show that a
-            constraint binds under some of the likely laws but not under others; a derivative does not.
+          drawn: True to draw random laws from the covariance; False for one small step along each of its axes. A
+            constraint may bind under some of the likely laws only: random laws show this, derivatives do not.
         """
         if not self.converged:
             return None
@@ -436,7 +445,8 @@ class FitResult(Plotted):
 
     @property
     def probes(self) -> Probes | None:
-        """Laws that show which numbers the runs do not determine; None if the runs determine all."""
+        """Perturbed laws that fit equally well; a number that differs between them is not determined. None if the runs
+        determine all numbers."""
         known = not (self.undetermined or self.alternatives)
         return None if known else Probes(self.law, self.undetermined, self.alternatives)
 
@@ -454,7 +464,8 @@ class FitResult(Plotted):
 
     @property
     def has_covariance(self) -> bool:
-        """True if the fit has a covariance, which gives standard errors, intervals and ranges."""
+        """True if the fit has a covariance, from which standard errors, confidence intervals and prediction intervals
+        follow."""
         return self.uncertainty is not None and bool(self.uncertainty.axes)
 
     @property
@@ -488,11 +499,12 @@ class FitResult(Plotted):
         *,
         weight: Any = 1.0,
     ) -> PredictionIntervals:
-        """Return ranges that contain new measured losses with probability ``level``, if the law's form holds there.
+        """Return prediction intervals: each contains the measured loss of a new run with probability ``level``, if the
+        law's form holds there.
 
-        The variance of log loss is the coefficients' part plus the residual variance of the fitted runs (lack of fit
-        and seed noise). Student's t accounts for few runs. Intervals are symmetric in the logarithm, or in
-        log odds for a share.
+        The variance of log loss is the sum of two parts: the uncertainty of the coefficients, and the residual variance
+        of the fitted runs (lack of fit and seed noise). Student's t accounts for small numbers of runs. Intervals are
+        symmetric in the logarithm, or in log odds for a share.
 
         Args:
           design: fields with one entry per new run.
@@ -517,7 +529,7 @@ class FitResult(Plotted):
         by_coefficients = (spread or source.spread)(log_loss)
         range_ = "a share of answers is between 0 and 1" if self.is_share else "predictions must be above 0"
         unknown = tuple(
-            why or ("" if there else f"the law gives {value:.4g} there, but {range_}")
+            why or ("" if there else f"the law predicts {value:.4g} there, but {range_}")
             for why, there, value in zip(by_coefficients.unknown or [""] * count, above, predicted, strict=True)
         )
         if self.is_share:
@@ -539,10 +551,10 @@ class FitResult(Plotted):
         return PredictionIntervals(low=low, loss=predicted, high=high, from_coefficients=share, unknown=unknown)
 
     def predict(self, design: Design, level: float = 0.9) -> DataFrame:
-        """Predict new runs, with a row for each.
+        """Return a table of predictions, with a row for each new run.
 
-        Columns: the design's fields; the loss; ``low`` and ``high``, the range that contains a share ``level`` of such
-        runs; ``beyond``, the fields outside the fitted range with their factors.
+        Columns: the design's fields; the loss; ``low`` and ``high``, the ends of the prediction interval, which
+        contains a share ``level`` of such runs; ``beyond``, the fields outside the fitted range with their factors.
 
         Args:
           design: fields are numbers, or arrays with an entry per run.
@@ -618,7 +630,7 @@ class FitResult(Plotted):
         rows = [
             ["objective (sum)", self.value, ".8g"],
             ["gradient norm", self.gradient_norm, ".2g"],
-            ["starts agreeing", self.agreeing, lambda _: agreeing],
+            ["initial guesses agreeing", self.agreeing, lambda _: agreeing],
             ["condition number", self.condition_number, ".3g"],
             [f"RMSE{unit}", m.rmse, ".5f" if self.output == "loss" else ".4g"],
             [f"MAE{unit}", m.mae, ".5f" if self.output == "loss" else ".4g"],
@@ -655,10 +667,10 @@ class FitResult(Plotted):
 
 
 def load_of_runs(path: str | Path) -> FitResult:
-    """Load a fit to runs; a loss-curve law needs a schedule, which callers of this function do not have.
+    """Load a fit to runs. Fits of loss curves are refused, because they need a schedule that callers do not have.
 
     Raises:
-      UserError: like ``FitResult.load``, or the fit is of a loss-curve law.
+      UserError: as in ``FitResult.load``, or the file is a fit of loss curves.
     """
     fit = FitResult.load(path)
     if type(fit.law) in CURVE_LAWS.values():

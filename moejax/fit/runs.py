@@ -23,8 +23,8 @@ VARY_WITHIN_A_GROUP = frozenset(
 )
 """Columns that give the length of training.
 
-Runs that differ only in these have one architecture and are resampled together: a training run may have a row for each
-of its checkpoints.
+Rows that differ only in these columns have one architecture and are resampled together, because they may be checkpoints
+of one training run.
 """
 
 
@@ -38,7 +38,7 @@ def varies_within_a_group(name: str) -> bool:
 
 
 def gives_a_size(design: Design) -> bool:
-    """Return whether a design shows which runs have models of the same size.
+    """Return whether a design has a field that identifies models of the same size.
 
     A column of a formula may be a size under any name, such as ``width``. A column with two values counts as a switch.
     """
@@ -65,7 +65,7 @@ class Runs:
     models: tuple[str, ...] = ()
     """Name of every run's model, if the table has one; several runs may share a model."""
     resolution: Float[np.ndarray, " runs"] | None = None
-    """Standard deviation of log ``loss`` due to the grid's spacing, if ``loss`` is the best of a sweep.
+    """Standard deviation of log ``loss`` due to the spacing of the grid, if ``loss`` is the best value of a sweep.
 
     See ``sweeps.settings.resolution``.
     """
@@ -172,7 +172,7 @@ def runs_from(
 
 
 def sums_by_group(values: np.ndarray, group: Int[np.ndarray, " runs"]) -> Any:
-    """Return sums of numbers or rows over the runs of every group present, in order of the group numbers.
+    """Return the sum of numbers (or of matrix rows) over the runs of each group, in order of the group numbers.
 
     A matrix of runs by groups would not fit in memory for large tables.
     """
@@ -191,8 +191,8 @@ WIDEST = 1.25
 def budgets(flops: Float[np.ndarray, " runs"]) -> tuple[Int[np.ndarray, " runs"], Float[np.ndarray, " budgets"]]:
     """Return the budget number of each run, from the smallest, and the geometric mean FLOPs of each budget.
 
-    A budget ends if the next FLOPs are more than 10 % larger. A budget wider than 25 % is cut so that its runs stay
-    comparable: FLOPs that increase in small steps are not a single budget.
+    In ascending order of FLOPs, a budget ends if the next run's FLOPs are more than 10 % larger. A budget that spans
+    more than 25 % is cut, because FLOPs that increase in small steps are not a single budget.
     """
     logs = np.log(flops)
     levels = np.unique(logs)

@@ -45,7 +45,8 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
 
 
 def lead(fit: FitResult, answers: Answers) -> list[str]:
-    """Return a sentence per given budget on what to train; without budgets, return a sentence on how to give one."""
+    """Return a sentence per given budget that states which run to train; without budgets, a sentence on how to give
+    one."""
     decided: dict[str, list[Estimate]] = {}
     for one in answers.decisions:
         if one.given:
@@ -152,7 +153,7 @@ def _tested(tested: TestedRuns) -> Table:
         "run": Column("run", words=True),
         **({"split": Column("held out", words=True)} if several else {}),
         **{name: Column(name, _five) for name in ("measured", "predicted", "low", "high")},
-        "half_ranges": Column("half-ranges", "+.2f"),
+        "half_ranges": Column("half-widths", "+.2f"),
     }
     notes = [("! " if coverage.too_few else "") + coverage.sentence]
     if len(tested.runs) > len(shown):
@@ -161,9 +162,9 @@ def _tested(tested: TestedRuns) -> Table:
             f"held_out.csv{option_hint(' (--out)')} has all."
         )
     reasons = filter(None, dict.fromkeys(tested.runs["reason"]))
-    notes += [f"! There is no range for some runs: {why}." for why in reasons]
+    notes += [f"! Some runs have no prediction interval: {why}." for why in reasons]
     unit = unit_of(tested.output)
-    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: range at {in_percent(coverage.level)}"
+    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: {in_percent(coverage.level)} prediction intervals"
     return Table(title, [*columns.values()], shown[[*columns]].to_numpy().tolist(), notes, key="held-out-runs")
 
 
@@ -295,7 +296,8 @@ def _predictions(predictions: Sequence[RunPrediction], far: Sequence[object]) ->
         Column("variance from coefficients", percent(0), value="from_coefficients"),
     )
     held = [one for one in predictions if one.given in far and not one.reason]
-    notes = [f"The range at {one.where} holds {IF_THE_FORM_HOLDS}." for one in held] + _reasons(predictions)
+    notes = [f"The prediction interval at {one.where} holds {IF_THE_FORM_HOLDS}." for one in held]
+    notes += _reasons(predictions)
     title, first = "Predicted", predictions[0]
     if not all(one.reason for one in predictions):
         notes.append(f"The remaining variance, which is not from coefficients ({first.by}), is lack of fit.")
@@ -353,13 +355,13 @@ def _deciding(one: Decisive) -> Iterator[list[float | str | Written | None]]:
 
 
 def without_intervals(fit: FitResult, intervals: Mapping[str, Interval]) -> list[str]:
-    """Return the reasons why quantities of a design's optimum have no interval: the fit did not converge, or does not
-    determine them.
+    """Return the reasons why quantities of a design's optimum have no interval: the search did not converge, or the
+    runs do not determine these quantities.
     """
     if not fit.converged:
         return [
-            "The search of this fit did not converge, so its optimum has no intervals, and another search may find "
-            "another optimum."
+            "The search of this fit did not converge, so its optimum has no intervals and may be wrong; fit again with "
+            f"more initial guesses ({argument('starts')})."
         ]
     if fit.not_determined and (names := [name for name, one in intervals.items() if one is OPEN]):
         what = f"{listed(names)} of the optimum depend{'s' if len(names) == 1 else ''}"

@@ -1,4 +1,5 @@
-"""Write a comparison of laws to a folder: compare.json, compare.md and the figure of predicted against measured."""
+"""Write a comparison of laws to a folder: compare.json, compare.md and a figure of predicted against measured
+values."""
 
 from __future__ import annotations
 

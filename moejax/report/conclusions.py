@@ -208,7 +208,7 @@ LAWS = (
     Column("MAE, fitted", ".4f", value="fit.metrics.mae"),
     Column("MAE, held out", ".4f", value="held_out.mae"),
     Column("naive MAE", ".4f", value="held_out.naive_mae"),
-    Column("starts agreeing", percent(0), value="fit.agreeing"),
+    Column("initial guesses agreeing", percent(0), value="fit.agreeing"),
     Column("condition", ".2g", value="fit.condition_number"),
     Column("held out", words=True, value=lambda law: f"{law.held_out.held_out_runs} runs: {law.held_out.split}"),
 )
@@ -249,9 +249,7 @@ def preferred(findings: Findings) -> FittedLaw | None:
 
 
 def what_to_train(findings: Findings) -> list[str]:
-    """Return a sentence with the preferred law's optimum and its interval, or with the reason why there is no
-    optimum.
-    """
+    """Return a list of one sentence: the preferred law's optimum with its interval, or the reason why there is none."""
     analysed = findings.concluded.analysed
     law = preferred(findings)
     decision = next((one for one in analysed.decisions if law and one.law == law.name), None)
@@ -271,12 +269,14 @@ def what_to_train(findings: Findings) -> list[str]:
 
 
 def against_naive(check: HeldOutCheck) -> str:
-    """Return a phrase that compares a law's held-out error with the error of predicting no improvement."""
+    """Return a phrase that compares a law's held-out error with that of the naive prediction, which is each model's
+    loss at its largest fitted budget."""
     if not check.naive_mae:
         return "without a naive prediction for comparison"
     share = check.mae / check.naive_mae - 1
     word = "less" if share < 0 else "more"
-    return f"{abs(share):.0%} {word} than {check.naive_mae:.4f}, the error of predicting no improvement"
+    naive = f"{check.naive_mae:.4f}, the error of predicting each model's loss at its largest fitted budget"
+    return f"{abs(share):.0%} {word} than {naive}"
 
 
 def coefficients(law: FittedLaw) -> Table:
@@ -322,12 +322,12 @@ VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "
 
 
 def number(name: str, value: float | int, digits: int = 4) -> str:
-    """Format a variable of an optimum: losses as decimals, sizes with a suffix."""
+    """Format the value of an optimum's variable ``name``: losses as decimals, sizes with a suffix."""
     return f"{value:.{digits}f}" if name == "loss" and abs(value) < 100 else size(value, digits)
 
 
 def decision_table(decision: ComputeOptimum) -> Table:
-    """Return an optimum, its interval and its numerical check, one row per variable."""
+    """Return a table of an optimum with its interval and its numerical check, one row per variable."""
     checked, intervals = decision.checked, decision.intervals
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
 
@@ -356,11 +356,11 @@ def decision_table(decision: ComputeOptimum) -> Table:
 
 
 TENTH = math.log(1.1)
-"""Logarithm of an increase by 10 %."""
+"""Logarithm of 1.1, the factor of an increase by 10 %."""
 
 
 def worth(decision: ComputeOptimum) -> list[str]:
-    """Return a sentence for each limit: how much a 10 % increase changes the lowest loss."""
+    """Return a sentence for each constraint that states how much 10 % more of it changes the lowest loss."""
     words = {"flops": "training FLOPs", "expansion": "total parameters at equal active parameters"}
     return [
         f"10 % more {words[name]} would change the lowest loss by {price * TENTH:+.2g} nats/token."
@@ -375,8 +375,8 @@ def annealed_tables(findings: Findings) -> list[Table]:
         return []
     notes = [
         "Each branch is left out once and predicted from its trunk's curve and the other branches. Errors are in "
-        "nats/token; ranges are computed from the errors of the other branches. Interpolated: the mean error of "
-        "log-log interpolation between the ends of the nearest other branches.",
+        "nats/token; prediction intervals are computed from the errors of the other branches. Interpolated: the mean "
+        "error of log-log interpolation between the ends of the nearest other branches.",
         *annealed.not_predicted,
     ]
     title = "Annealed losses that were predicted and measured"
@@ -388,13 +388,15 @@ def annealed_tables(findings: Findings) -> list[Table]:
         return [tested]
     more = max(len(annealed.predicted) - MOST_PREDICTED, 0)
     note = (
-        "These losses are predicted, not measured: no branch was trained to these budgets. Ranges are computed from "
-        "the errors of the left-out branches. annealed.parquet contains measured and predicted rows, distinguished "
-        "by the column is_predicted; the laws here are fitted only to measured rows."
+        "These losses are predicted, not measured: no branch was trained to these budgets. Prediction intervals are "
+        "computed from the errors of the left-out branches. annealed.parquet contains measured and predicted rows, "
+        "distinguished by the column is_predicted; the laws here are fitted only to measured rows."
         + (f" It has {more} more predictions." if more else "")
     )
     span = Column(
-        f"{LEVEL:.0%} range", keys=LOW_HIGH, value=lambda row: _range(row["loss_low"], row["loss_high"], ".4f")
+        f"{LEVEL:.0%} prediction interval",
+        keys=LOW_HIGH,
+        value=lambda row: _range(row["loss_low"], row["loss_high"], ".4f"),
     )
     predicted = runs_table(
         "Annealed losses at untrained budgets",
@@ -414,9 +416,8 @@ def _annealed_brief(findings: Findings) -> list[Table]:
     said = "no loss could be predicted."
     if annealed.models:
         said = (
-            f"{annealed.inside} of {len(annealed.left_out)} left-out branches are in their {LEVEL:.0%} ranges, mean "
-            "error "
-            f"{annealed.mean_error:.4f} nats/token"
+            f"{annealed.inside} of {len(annealed.left_out)} left-out branches are in their {LEVEL:.0%} prediction "
+            f"intervals, mean error {annealed.mean_error:.4f} nats/token"
         )
     return [Table(f"Annealed losses: {said}", notes=annealed.not_predicted)]
 
@@ -460,8 +461,9 @@ def downstream_tables(findings: Findings) -> list[Table]:
     )
     links = downstream.links
     notes = [
-        "The error is 100 % minus the score. A model of sparsity S has the error of a dense model whose loss is higher "
-        "by transfer·log(1/(1-S)). If transfer is positive, sparser models have larger errors at equal loss.",
+        "The error is 100 % minus the score. A model of sparsity S (share of idle experts) has the error of a dense "
+        "model whose loss is higher by transfer·log(1/(1-S)). If transfer is positive, sparser models have larger "
+        "errors at equal loss.",
         *(f"{one.task}: {sentence}" for one in links for sentence in one.left_out),
         *(f"{one.task}: {sentence}" for one in links if one.fit for sentence in one.fit.warnings),
         *([f"{downstream.missing} scores are missing; run the study again."] if downstream.missing else []),

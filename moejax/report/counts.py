@@ -18,7 +18,7 @@ from moejax.result import Column, Result, Table, percent
 
 
 def count(name: str, architecture: Architecture, sequence_length: int) -> dict[str, Any]:
-    """Return all counts as plain numbers."""
+    """Return all counts as plain data, keyed by quantity."""
     counts, modules = params(architecture), mtp_params(architecture)
     flops = flops_per_token(architecture, sequence_length)
     stated = CATALOGUE.get(name.lower())

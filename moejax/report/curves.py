@@ -115,7 +115,8 @@ def schedule_of(text: str, given: Mapping[str, str], curves: Curves) -> np.ndarr
 
 
 def last_loss(result: FitResult, rates: np.ndarray, level: float) -> dict[str, Any]:
-    """Return the loss at the end of a schedule, with its interval and extrapolation."""
+    """Return the loss at the end of a schedule, its prediction interval and its extrapolation factor, keyed by
+    column."""
     last = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
     return {**last, **dict(zip(("beyond", "beyond_in"), reach_beyond(result, rates), strict=True))}
 
@@ -128,7 +129,8 @@ def check_best(steps: int, curves: Curves, fixed: Mapping[str, float]) -> None:
     check_horizon(steps, first.warmup_steps, first.peak)
     if not (curves.falls or "drop_scale" in fixed):
         raise UserError(
-            f"--best depends on how much the loss falls when the learning rate falls. {constant_only(curves)}"
+            f"--best needs curves that determine how much the loss falls when the learning rate falls. "
+            f"{constant_only(curves)}"
         )
 
 
@@ -143,7 +145,9 @@ def best_for(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
             constant_only(curves)
             or "These curves do not determine this; add a curve whose learning rate falls at another step."
         )
-        raise UserError(f"--best depends on how much the loss falls when the learning rate falls. {remedy}")
+        raise UserError(
+            f"--best needs curves that determine how much the loss falls when the learning rate falls. {remedy}"
+        )
     first = curves.curves[0]
     return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
 
@@ -157,7 +161,7 @@ def summary(
     level: float,
     kept: SavedFit | None,
 ) -> Result:
-    """Return a fit of curves and its predictions as tables."""
+    """Return a fit of curves and its predictions as a ``Result``."""
     base, data = result.summary(level), {}
     tables = list(base.tables)
     notes = [
@@ -218,7 +222,7 @@ HELD_OUT = (
     Column("RMSE", ".5f", value="rmse"),
     Column("largest", percent(2), value="worst"),
     Column("at the end", "+.5f", value="last_error"),
-    Column("in range", percent(0), value="inside"),
+    Column("in interval", percent(0), value="inside"),
     Column("beyond", ".3g", value="beyond"),
     Column("in", words=True, value="beyond_in"),
 )
@@ -228,10 +232,10 @@ def _answers_table(answers: dict[str, dict[str, Any]], level: float) -> Table:
     columns = (
         Column("schedule", words=True, value="schedule"),
         Column("loss", ".4f", value="loss"),
-        Column(f"{in_percent(level)} range", keys=LOW_HIGH, value=_range),
+        Column(f"{in_percent(level)} prediction interval", keys=LOW_HIGH, value=_range),
         Column("beyond", ".3g", value="beyond"),
         Column("in", words=True, value="beyond_in"),
-        Column("why no range", words=True, value="reason"),
+        Column("why no interval", words=True, value="reason"),
     )
     rows = [{"schedule": text, **answer} for text, answer in answers.items()]
     return Table.of("Loss at the end of a schedule, nats/token", columns, rows)
@@ -259,8 +263,8 @@ def _too_high(answers: dict[str, dict[str, Any]], highest: float) -> list[str]:
 
 
 def _gain(result: FitResult, best: BestSchedule, other: np.ndarray, level: float) -> tuple[float, float, float]:
-    """Return the loss difference between another schedule and the best schedule, with its interval from the covariance
-    of the coefficients.
+    """Return the loss difference between another schedule and the best schedule, and the ends of its interval from the
+    covariance of the coefficients.
     """
     with float64():
         difference = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))

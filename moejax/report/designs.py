@@ -17,8 +17,8 @@ from moejax.report.fit_report import fitted_runs
 def draw_compute(
     folder: Path, decision: DesignResult, known: FitResult | Published, read: ReadRuns | None, file: Path, level: float
 ) -> None:
-    """Write the figure of loss against compute, with the runs of a fit or, without a fit, the design's proportions.
-    Write nothing if the law does not predict the loss.
+    """Write the figure of loss against compute. It shows the runs of a fit; for a published law, its curve keeps the
+    design's proportions. Write nothing if the law does not predict the loss.
 
     Args:
       read: runs of the fit; by default those next to its ``file``.

@@ -55,8 +55,9 @@ BUDGETS = 24
 def compute_budgets(runs: run_table.DataFrame) -> np.ndarray | None:
     """Return the index of each run's compute budget if runs share compute budgets rather than token budgets; else None.
 
-    Runs share compute budgets if their FLOPs, rounded to 10 %, have fewer distinct values than their tokens. An example
-    is a comparison of architectures at equal compute, where the largest models have the fewest tokens.
+    Runs share compute budgets if their FLOPs form clusters that span at most 10 % each, and there are fewer clusters
+    than distinct token counts. An example is a comparison of architectures at equal compute, where the largest models
+    have the fewest tokens.
     """
     if not {"tokens", "flops"} <= set(runs) or not (runs["flops"] > 0).all():
         return None
@@ -85,8 +86,8 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
 
 
 def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
-    """Return the frontier in ascending ``order``: runs whose loss is at most that of every run with a smaller
-    ``order``. One of several runs with equal ``order`` is kept.
+    """Return the frontier, sorted by the column ``order``: runs whose loss is at most that of every run with a smaller
+    value in this column. Of runs with equal values, the one with the lowest loss is kept.
     """
     ordered = runs.sort_values([order, "loss"] if order != "loss" else order).drop_duplicates(order)
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]
@@ -143,7 +144,7 @@ def layer_loads(run: Mapping[str, Any]) -> dict[int, list[float]]:
 
 
 def summary(findings: Findings) -> dict[str, Any]:
-    """Return the numbers in a report that are not part of the conclusions."""
+    """Return the numbers of a report that are not part of the conclusions, keyed by name."""
     runs = findings.runs
     named = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
     columns = [name for name in named if name in runs]
@@ -163,12 +164,13 @@ def summary(findings: Findings) -> dict[str, Any]:
 
 
 def seconds(runs: run_table.DataFrame) -> float:
-    """Return the wall time of all runs in seconds; a trunk counts once per budget."""
+    """Return the wall time of all rows in seconds. The time of a trunk counts once per budget, since each row includes
+    it."""
     return float(runs["train_seconds"].sum()) if "train_seconds" in runs else float("nan")
 
 
 def versions(runs: run_table.DataFrame) -> list[dict[str, str]]:
-    """Return the software versions used for training, with several entries if they changed."""
+    """Return the software versions used for training, keyed by package; several entries mean that versions changed."""
     texts = runs["versions"].dropna().unique() if "versions" in runs else []
     shape, remedy = dict[str, str], "leave such cells empty"
     return [foreign_json(str(text), "The column versions", shape=shape, remedy=remedy) for text in texts]

@@ -28,7 +28,7 @@ def written(folder: Path, has_held_out: bool) -> str:
 def write_fit(
     folder: Path, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
 ) -> None:
-    """Write the files of a fit, with held_out.csv if runs were held out."""
+    """Write the files of a fit to a folder; write held_out.csv only if runs were held out."""
     predicted = predict(result.law, read.runs, result.output)
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     with one_set():

@@ -72,7 +72,8 @@ def write_fit_report(
 
 
 def _figures(reported: ReportedFit, plots: Mapping[str, Plot], update: ProgressCallback) -> dict[str, Figure]:
-    """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients."""
+    """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients, keyed by
+    name."""
     fit, answers, read = reported.fit, reported.answers, reported.read
     tables = {} if read is None else _loss_vs_compute(fit, read, answers) | _evidence(fit, read, update)
     if answers.held_out_runs is not None:
@@ -90,8 +91,8 @@ def _figures(reported: ReportedFit, plots: Mapping[str, Plot], update: ProgressC
 
 
 def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[str, pd.DataFrame]:
-    """Return the table of loss against compute, up to the largest budget of the decisions; empty if the law has no such
-    figure.
+    """Return the table of loss against compute, keyed by figure name, up to the largest budget of the decisions. The
+    dictionary is empty if the law has no such figure.
     """
     budgets = [one.given["flops"] for one in answers.decisions if "flops" in one.given]
     try:
@@ -104,12 +105,14 @@ def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[s
 
 
 def fitted_runs(fit: FitResult, source: Path) -> ReadRuns | None:
-    """Return the fitted runs from the ``predictions.csv`` next to the fit; None if it is missing or has other runs."""
+    """Return the fitted runs from the ``predictions.csv`` next to the fit; None if this file is missing or has other
+    runs."""
     return _runs(fit, source, _answers(source).read)
 
 
 def _runs(fit: FitResult, source: Path, columns: ReadAs | None) -> ReadRuns | None:
-    """Read the fitted runs from the adjacent ``predictions.csv``. Return None if it is missing or has other runs."""
+    """Read the fitted runs from the ``predictions.csv`` next to the fit. Return None if this file is missing or has
+    other runs."""
     path = source.parent / "predictions.csv"
     if columns is None or not path.exists():
         return None
@@ -141,7 +144,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     if estimands:
         last = next(reversed(estimands))
         tables["influence"] = evidence.influence_table(fit, read.runs, last, estimands[last], evidence.labels(read))
-    update(0.7, "agreement of starts")
+    update(0.7, "agreement of initial guesses")
     tables["starts"] = evidence.starts_table(fit, read.runs)
     return {name: table for name, table in tables.items() if len(table)}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return a law's form, constants and sources as plain data.
+    """Return a law's form, constants and sources as plain data, keyed by name.
 
     Raises:
       UserError: the law is unknown; the message lists the nearest names.
@@ -153,7 +153,8 @@ def ask(name: str, constants: str | None, design: Design) -> Answer:
 
 
 def ask_all(design: Design) -> tuple[list[Answer], dict[str, str]]:
-    """Return the predictions of all published constants, and the reasons why other laws were not evaluated."""
+    """Return the predictions of all published constants, and the reasons why other laws were not evaluated, keyed by
+    law."""
     answers, unasked = [], {}
     for law in LAWS:
         try:
@@ -164,7 +165,7 @@ def ask_all(design: Design) -> tuple[list[Answer], dict[str, str]]:
             unasked[law] = told(why)
     if not answers:
         raise UserError(
-            "No law can predict from these values alone. Give --arch NAME --tokens N, or --params-active N …."
+            "No law can predict from these values alone; give --arch NAME --tokens N, or --params-active N …."
         )
     return answers, unasked
 
@@ -212,17 +213,19 @@ class RunRange(NamedTuple):
 def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
     """Return the prediction interval of a new run from a stored fit, or the reason why the fit gives none."""
     if fit.uncertainty is None:
-        said = "The file has no ranges and no covariance; fit again with moejax fit --out."
+        said = "The file has no covariance, and so no prediction intervals; fit again with moejax fit --out."
         return RunRange(None, said)
     if not fit.uncertainty.axes:
         # The fit's warnings give the reason.
-        return RunRange(None, "The fit has no covariance, and so no ranges for new runs.")
+        return RunRange(
+            None, "The fit has no covariance, and so no prediction intervals; its warnings give the reason."
+        )
     predicted = fit.prediction_intervals(design, level)
     if predicted.unknown[0]:
-        return RunRange(None, f"There is no range for this run: {predicted.unknown[0]}.")
+        return RunRange(None, f"There is no prediction interval for this run: {predicted.unknown[0]}.")
     low, high = float(predicted.low[0]), float(predicted.high[0])
     if not (math.isfinite(low) and math.isfinite(high)):
-        return RunRange(None, "The range of this run is not finite.")
+        return RunRange(None, "The prediction interval of this run is not finite.")
     return RunRange({"low": low, "high": high, "level": level})
 
 
@@ -230,7 +233,7 @@ def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
     """Return the interval as a sentence, or the reason for a missing interval.
 
     Args:
-      beyond: True if the run is outside the range of the fitted runs.
+      beyond: True if the run is larger or smaller than all fitted runs.
     """
     from moejax.fit.uncertainty.estimates import IF_THE_FORM_HOLDS
     from moejax.interval import in_percent
@@ -253,8 +256,8 @@ def summary(
     assumed: str,
     as_counted: Design | None = None,
 ) -> Result:
-    """Return the laws' predictions as a table; if any law predicts a learning rate, add the recommended rate and its
-    range.
+    """Return the laws' predictions as a table; if any law predicts a learning rate, add the recommended rate with the
+    lowest and highest rate to try.
 
     Args:
       as_counted: the design with FLOPs by the convention of learning-rate laws (``peak_rate.counted``), if known.

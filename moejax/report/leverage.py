@@ -88,7 +88,8 @@ def _interval(row: BudgetLeverage) -> Written:
 def leverage_of_tables(
     a: Runs, b: Runs, flops: Sequence[float] | None, *, fixed: Mapping[str, float], level: float, seed: int
 ) -> LeverageTable:
-    """Return the leverage from the loss-compute curves of two tables, at ``flops`` or else at the budgets of ``a``."""
+    """Return the leverage from the loss-compute curves of two tables, at the budgets ``flops``, by default at those of
+    ``a``."""
     shared = len({*zip(a.design.flops, a.loss, strict=True)} & {*zip(b.design.flops, b.loss, strict=True)})
     at = None if flops is None else np.asarray(flops)
     between = leverage_of(a, b, at, fixed=fixed, level=level, seed=seed)
@@ -103,7 +104,7 @@ def leverage_of_tables(
             "intervals do not include."
         )
     if any(row.leverage is None for row in rows):
-        notes.append("The leverage is undefined where B's loss-compute curve does not reach A's loss.")
+        notes.append("The leverage is undefined at budgets at which B's loss-compute curve does not reach A's loss.")
     in_both = [
         f"{counted(shared, 'run')} with equal FLOPs and loss {'is' if shared == 1 else 'are'} in both A and B, which "
         "biases the leverage. Give each family a condition that excludes the other's rows."
@@ -191,7 +192,8 @@ def leverage_under_formula(
     notes = [f"law: {law.formula.text}"]
     if any(row.leverage is None for row in rows):
         notes.append(
-            "The leverage is undefined where B does not reach A's loss within a factor of 9 million of the budget."
+            "The leverage is undefined at budgets at which B does not reach A's loss within a factor of 9 million of "
+            "the budget."
         )
     return LeverageTable(rows, notes, warnings, level, by=fit.method)
 
@@ -294,8 +296,8 @@ def _runs(losses: BudgetLosses) -> str:
 
 
 def _luck(between: Between) -> list[str]:
-    """Return a warning about selection bias if one family has more runs per budget: the minimum of more noisy losses is
-    lower.
+    """Return a warning about selection bias if one family has more runs per budget: the more noisy losses, the lower
+    their minimum.
     """
     a, b = between.budgets
     if abs(a.lowest_of - b.lowest_of) < 1:
@@ -305,8 +307,8 @@ def _luck(between: Between) -> list[str]:
     else:
         remedy = f"Give the sizes of the runs ({SIZES[0]} or {SIZES[-1]})"
     return [
-        f"A budget's loss is {_of_a_budget(a)} in A, and {_of_a_budget(b)} in B. The minimum of more noisy runs is "
-        f"lower, which biases the leverage and its interval towards {'A' if a.lowest_of > b.lowest_of else 'B'}. "
+        f"A budget's loss is {_of_a_budget(a)} in A, and {_of_a_budget(b)} in B. The more noisy runs, the lower their "
+        f"minimum; this biases the leverage and its interval towards {'A' if a.lowest_of > b.lowest_of else 'B'}. "
         f"{remedy}: the minimum of a quadratic through them has no such bias."
     ]
 

@@ -99,7 +99,8 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
 
 
 def _top(findings: Findings) -> DataFrame:
-    """Return runs with the best run last: the winner of the last stage, or else the run with the lowest loss."""
+    """Return runs sorted so that the best is last: the winner of the last stage, or else the run with the lowest
+    loss."""
     if not findings.concluded.stages:
         return findings.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
     runs = findings.runs[findings.runs["model"] == findings.concluded.stages[-1].winner]
@@ -217,7 +218,7 @@ def inline(name: str, figure: Figure) -> str:
 
 
 def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
-    """Return a function that draws a figure if the run table has its columns."""
+    """Return a function that calls ``draw`` if the run table has the given columns, and else returns None."""
 
     def drawn(findings: Findings) -> Figure | None:
         table = with_derived(findings.runs)
@@ -283,7 +284,7 @@ FIGURES: dict[str, Draw] = {
 
 
 def draw_all(findings: Findings) -> dict[str, Figure]:
-    """Draw all figures that have data; return them by name."""
+    """Draw all figures that have data; return them keyed by name."""
     with rc_context(RC):
         drawn = {name: draw(findings) for name, draw in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -314,6 +315,6 @@ def write_pages(folder: Path, text: Mapping[str, str], data: Any, loss_vs_comput
 
 
 def as_data(concluded: Concluded) -> dict[str, Any]:
-    """Return all conclusions and the page's totals as plain data; non-finite numbers are None."""
+    """Return all conclusions and the page's totals as plain data, keyed by name; non-finite numbers are None."""
     findings = read(concluded)
     return {"summary": summary(findings), **finite(concluded.to_json()), "next": findings.next_runs}

@@ -349,7 +349,8 @@ def _table(result: Result, table: str | None) -> Table:
     found = [one for one in tables if one.title == asked] if isinstance(asked, str) else tables[asked:][:1]
     if not found:
         raise UserError(
-            f"The result has no table {table!r}; its tables are {some([one.title for one in tables]) or 'none'}."
+            f"The result has no table {table!r}; give one of its tables: "
+            f"{some([one.title for one in tables]) or 'none'}."
         )
     return found[0]
 

@@ -74,7 +74,7 @@ def _outcome(attempt: Attempt, following: Attempt | None, going_on: bool) -> str
 
 
 def loads_table(folder: Path) -> pd.DataFrame:
-    """Return expert loads of one training run at every token budget: ``layer, expert, tokens, load``.
+    """Return expert loads of one training run at every token budget, with columns ``layer, expert, tokens, load``.
 
     Layers are counted from 0, experts from 1.
 
@@ -99,7 +99,7 @@ def loads_table(folder: Path) -> pd.DataFrame:
 
 
 def losses_table(*folders: Path) -> pd.DataFrame:
-    """Return the losses of training runs over tokens: ``run, phase, tokens, loss, smoothed, validation_loss``.
+    """Return the losses of training runs, with columns ``run, phase, tokens, loss, smoothed, validation_loss``.
 
     A branch starts at the trunk's last log line before it. ``loss`` is the training loss of single batches;
     ``smoothed`` is its exponential moving average along trunk and branch, with a half-life of a fiftieth of the lines.
@@ -142,7 +142,8 @@ def _losses(lines: list[dict[str, Any]], phase: str) -> pd.DataFrame:
 
 
 def plan_table(path: Path) -> pd.DataFrame:
-    """Return memory and seconds by part for the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
+    """Return a table of the plans in a ``plan.json``, with columns ``plan, quantity, part, value, limit``. Quantities
+    are memory and seconds.
 
     Raises:
       UserError: ``moejax plan`` did not write the file.

@@ -117,7 +117,7 @@ def _written(value: float) -> str:
 
 
 def _as_data(study: Study, estimate: StudyEstimate) -> dict[str, Any]:
-    """Return an estimate as plain data with exact numbers."""
+    """Return an estimate as plain data, keyed by field, with exact numbers."""
     before = [None, *(one.name for one in study.stages)]
     stages = [
         {"name": one.name, "models": list(study.models_of(one)), "made_from": source}

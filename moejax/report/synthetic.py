@@ -25,8 +25,8 @@ def rng() -> np.random.Generator:
 
 
 def predictions() -> pd.DataFrame:
-    """Return 60 runs with losses from the law ``effective_params`` plus noise. They are predicted by this law, and by a
-    variant that reads only active parameters.
+    """Return 60 runs with losses from the law ``effective_params`` plus noise, and their predictions by this law and by
+    a variant that reads only active parameters.
     """
     law, table = published("effective_params").law, runs(60)
     sizes = {name: table[name].to_numpy(np.float64) for name in ("params_active", "params_total", "tokens")}
@@ -48,7 +48,7 @@ def predictions() -> pd.DataFrame:
 
 
 def held_out() -> pd.DataFrame:
-    """Return 16 runs with prediction ranges; one run lies outside its range."""
+    """Return 16 runs with prediction intervals; one run lies outside its interval."""
     random = rng()
     predicted = np.linspace(2.9, 2.3, 16)
     away = np.clip(random.normal(0.0, 0.55, 16), -0.95, 0.95)
@@ -191,7 +191,7 @@ def losses() -> pd.DataFrame:
 
 
 def ends() -> pd.DataFrame:
-    """Return 64 initial guesses, 40 of which agree."""
+    """Return the final objectives of 64 searches from different initial guesses; 40 of them reach the same optimum."""
     random = rng()
     away = np.exp(random.uniform(np.log(1e-3), np.log(3.0), 24))
     return pd.DataFrame({"objective": 0.01 * (1 + np.concatenate([np.abs(random.normal(0, 1e-8, 40)), away]))})

@@ -77,7 +77,7 @@ def test_a_table_is_fitted_held_out_asked_and_written(file, tmp_path, capsys):
             f"after the warm-up of {WARMUP}; give {WARMUP + 10} steps or more",
         ),
         (["FILE", "--map", "lr=rate"], "lr=rate cannot be computed"),
-        (["FILE", "--only", "constant", "--best", "1000"], "depends on how much the loss falls"),
+        (["FILE", "--only", "constant", "--best", "1000"], "determine how much the loss falls"),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence_and_before_anything_is_fitted(words, said, file, capsys, monkeypatch):

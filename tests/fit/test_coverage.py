@@ -227,7 +227,7 @@ def test_runs_that_leave_no_residual_give_no_standard_error_and_it_is_said():
 def test_how_much_one_group_alone_sets_is_said():
     result, runs = lone([1.0] * 11 + [32.0] + [1.0])
     (said,) = warnings(result, runs)
-    assert re.search(r"in a direction with \d+ % of the variance", said)
+    assert re.search(r": \d+ % of the variance is in a direction that no other", said)
 
 
 def test_a_coefficient_that_rests_on_one_group_is_named_with_the_group():

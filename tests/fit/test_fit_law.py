@@ -233,7 +233,7 @@ def test_a_missing_field_is_named():
 
 def test_when_all_starts_fail_the_reason_is_given():
     absurd = WarmStart((dataclasses.replace(CHAPTER_002, params_exponent=1e5),))
-    with pytest.raises(ValueError, match=r"gives no number for \d+ of 120 runs"):
+    with pytest.raises(ValueError, match=r"is NaN or infinite for \d+ of 120 runs"):
         fit_law(EffectiveParams, known_runs(), starts=absurd)
 
 

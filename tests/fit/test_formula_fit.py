@@ -223,7 +223,7 @@ def test_an_effect_that_a_grid_hides_is_in_the_interval(covariance):
 def test_a_power_that_no_float_holds_is_a_sentence(tmp_path, capsys, power):
     table().assign(loss=lambda frame: 2 + frame["lr"]).to_csv(tmp_path / "runs.csv", index=False)
     assert run(["fit", str(tmp_path / "runs.csv"), "--form", f"loss = E + A/{power}"]) == 2
-    assert "No start has a finite objective: loss = E + A/" in capsys.readouterr().err
+    assert "The objective is not finite at any initial guess: loss = E + A/" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

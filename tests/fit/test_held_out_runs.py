@@ -70,7 +70,7 @@ def test_where_the_fitted_runs_do_not_determine_the_law_there_is_no_range_and_th
     found = ranges(hold_out(Chinchilla, runs, [last_four], **NEAR))
     assert found["half_ranges"].isna().all()
     assert found["reason"].str.len().min() > 0
-    assert coverage(found).sentence == "No held-out run has a range."
+    assert coverage(found).sentence == "No held-out run has a prediction interval."
     assert all(one["low"] is None and one["reason"] for one in TestedRuns.of(found).to_json()["runs"])
 
 

@@ -83,9 +83,7 @@ def test_the_mean_penalty_is_the_fits_objective_per_run():
     assert fit.metrics.huber * len(known_runs()) == pytest.approx(fit.value, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"), [({"above": 1.0}, "leaves no runs to fit"), ({"above": 1e20}, "no runs")]
-)
+@pytest.mark.parametrize(("options", "words"), [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "no runs")])
 def test_a_split_with_an_empty_side_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         largest(known_runs(), "tokens", **options)
@@ -180,13 +178,13 @@ def test_rows_without_weight_have_no_split_of_their_own():
         ("router_typ=Hash", "no router_typ to hold out by; did you mean router_type"),
         ("sparcity:0.9", "did you mean sparsity"),
         ("width", "no width to hold out by"),
-        ("router_type=Bush", "No run has router_type = Bush; values: S-Base, Hash, RL-R"),
+        ("router_type=Bush", "No run has router_type = Bush; give one of S-Base, Hash, RL-R"),
         ("router_type", "it must be a number"),
         ("note:1", "it must be a number"),
         ("tokens:many", "'many' is not a number"),
-        ("tokens:1", "leaves no runs to fit"),
-        ("top_k=1", "leaves no runs to fit"),
-        ("sparsity=0.5", "leaves no runs to fit"),
+        ("tokens:1", "leaves no run to fit"),
+        ("top_k=1", "leaves no run to fit"),
+        ("sparsity=0.5", "leaves no run to fit"),
     ],
 )
 def test_a_split_that_cannot_be_is_a_sentence(text, words):
@@ -194,7 +192,7 @@ def test_a_split_that_cannot_be_is_a_sentence(text, words):
         split_by(READ, text)
 
 
-@pytest.mark.parametrize(("column", "words"), [("top_k", "leaves no runs to fit"), ("rooter_type", "router_type")])
+@pytest.mark.parametrize(("column", "words"), [("top_k", "leaves no run to fit"), ("rooter_type", "router_type")])
 def test_values_that_cannot_be_taken_in_turn_are_a_sentence(column, words):
     with pytest.raises(ValueError, match=words):
         list(each_value(READ, column))

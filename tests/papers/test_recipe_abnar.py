@@ -168,9 +168,9 @@ def test_the_command_runs_the_whole_procedure_from_the_published_starts(tmp_path
             [*MAPPED[:6], "--map", "flops=N * 1e11", "--trust-units", *MAPPED[8:]],
             "No budget has enough runs for an IsoFLOP surface",
         ),
-        ([*MAPPED, "--hold-out", "S:0.99"], "leaves no runs to fit"),
+        ([*MAPPED, "--hold-out", "S:0.99"], "leaves no run to fit"),
         ([*MAPPED, "--level", "90"], "above 0 and at most 0.9999"),
-        ([*MAPPED, "--starts", "hoffmann"], "grid of starts has no values for"),
+        ([*MAPPED, "--starts", "hoffmann"], "grid of initial guesses has no values for"),
     ],
 )
 def test_what_the_recipe_cannot_use_is_a_sentence_and_exit_status_2(tmp_path, capsys, options, words):

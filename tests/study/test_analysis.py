@@ -142,7 +142,7 @@ def test_enough_runs_are_not_warned_of_and_a_hold_out_of_everything_is():
     everything = dataclasses.replace(STUDY.analysis, hold_out="num_layers")
     (sentence,) = warnings(dataclasses.replace(STUDY, analysis=everything))
     assert "Holding out num_layers" in sentence
-    assert "leaves no runs to fit" in sentence
+    assert "leaves no run to fit" in sentence
 
 
 def rows(*losses):

@@ -1,9 +1,10 @@
-"""Fit a law to runs: screen many starts, discard most of them in rounds, and polish the rest.
+"""Fit a law to runs: compute the objective at many initial guesses, discard most of them in rounds, and minimize from
+the rest until convergence.
 
 Near an optimum, the search continues in coordinates in which all coefficients have equal weight. In centered
 coordinates, the directions of the five-factor law still differ by a factor of 1e4 in their effect on the losses. L-BFGS
 then makes no progress along the narrow valley: of 200 resamples none finished within 500 steps, and all stayed at their
-starting point.
+initial guess.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FLATTEST = 1e-6
 
 @dataclass(frozen=True)
 class Reparametrized:
-    """A fit's objective as a function of the offset from a start, along principal directions of the losses'
+    """A fit's objective as a function of the offset from an initial guess, along principal directions of the losses'
     Jacobian."""
 
     objective: FitObjective
@@ -49,7 +50,8 @@ class Reparametrized:
 
 
 def unchanged(data: Mapping[str, Any], free: int) -> dict[str, Any]:
-    """Return the data with which ``Reparametrized`` equals its objective in the original coordinates."""
+    """Return the data, keyed by argument name, with which ``Reparametrized`` equals its objective in the original
+    coordinates."""
     return {"start": np.zeros(free), "rotation": np.eye(free), "data": data}
 
 
@@ -63,7 +65,8 @@ def minimize_reparametrized(
     tolerance: float,
     max_iterations: int,
 ) -> minimize.Lanes:
-    """Minimize an objective from one start for every row of ``weights``; points are in the objective's coordinates.
+    """Minimize an objective once for every row of ``weights``, each time from ``start``. Points are in the objective's
+    coordinates.
 
     Args:
       base: weights of the runs that determine the principal directions.
@@ -103,18 +106,20 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The schedule by which starts are discarded before the rest is polished."""
+    """A schedule that discards initial guesses in rounds. The search then runs to convergence from the remaining ones
+    (``FitResult.polished``)."""
 
     screened: int | None = 256
-    """Number of starts kept after evaluating the objective at each; None keeps all."""
+    """Number of initial guesses that are kept after computing the objective at each; None keeps all."""
     rounds: tuple[tuple[int, int], ...] = ((25, 96), (75, 32))
-    """Rounds of successive halving: iterations per remaining start, and how many starts are kept afterwards."""
+    """Rounds of successive halving: number of iterations from each remaining initial guess, and number of guesses kept
+    afterwards."""
     max_iterations: int = 2000
     tolerance: float = 1e-6
 
 
 EVERY_START = Search(screened=None, rounds=())
-"""Search that polishes every start, like the published grid searches."""
+"""Search that runs to convergence from every initial guess, like the published grid searches."""
 
 
 def fit_law(
@@ -132,15 +137,15 @@ def fit_law(
     """Find the coefficients of a law that minimize the sum of penalties over runs.
 
     Args:
-      law: a law class, or a law, whose coefficients are then an additional start.
+      law: a law class, or a law instance, whose coefficients are an additional initial guess.
       penalty: the penalty; by default Huber with delta 1e-3 on log loss.
-      starts: a sampler of starting points, or their number; by default 2,048 points scaled by the data.
+      starts: a sampler of initial guesses, or their number; by default 2,048 points scaled by the data.
       fixed: coefficients to hold fixed, in the law's own parameterization.
       output: the law's output that ``runs.loss`` holds; by default the output of ``runs``.
 
     Raises:
-      UserError: the runs hold no output of the law or lack an input, a fixed coefficient is unknown, or no start has a
-        finite objective.
+      UserError: the runs hold no output of the law or lack an input, a fixed coefficient is unknown, or the objective
+        is not finite at any initial guess.
     """
     if not (isinstance(seed, int) and seed >= 0):
         raise UserError(f"seed must be a whole number of at least 0; got {shown(seed)}.")
@@ -175,7 +180,8 @@ def fit_law(
 
 
 def chosen(points: Float[np.ndarray, "ends free"], values: Float[np.ndarray, " ends"]) -> int:
-    """Return the index of the lowest end of a search. Among equally good optima, always select the same one.
+    """Return the index of the lowest local optimum that a search reached. Among equally good optima, always select the
+    same one.
 
     Rounding differs between compilers and flags, and so between the command and Python. It must not select one of
     several optima with the same objective, such as two laws with swapped terms. The optimum nearest to the origin is
@@ -189,7 +195,8 @@ def chosen(points: Float[np.ndarray, "ends free"], values: Float[np.ndarray, " e
 
 
 def ends(result: FitResult, runs: Runs) -> np.ndarray:
-    """Repeat a fit's search and return the objective at the end of every polished start, in ascending order."""
+    """Repeat a fit's search, and return the objective that it reaches from each ``polished`` initial guess, in
+    ascending order."""
     objective = objective_of(result)
     data = data_of(objective, runs, result.fixed)
     points = Sobol(seed=result.seed)(objective, data)
@@ -215,7 +222,7 @@ def objective_of(result: FitResult) -> FitObjective:
 def _search(
     objective: FitObjective, data: Mapping[str, Any], runs: Runs, points: np.ndarray, search: Search, progress: Progress
 ) -> tuple[minimize.Lanes, np.ndarray]:
-    """Return the polished solves (vmapped lanes), and the starting point of each."""
+    """Return the converged solves (vmapped lanes), and the initial guess of each."""
     began = points
     if search.screened is not None and len(points) > search.screened:
         values = minimize.values(objective, points, data, runs.weight, progress=lambda *n: progress("screening", *n))
@@ -244,7 +251,7 @@ def _descend(
     progress: Progress,
     stage: str,
 ) -> minimize.Lanes:
-    # Use the identity reparametrization, so that the reparametrized search from the best start reuses the compiled
+    # Use the identity reparametrization, so that the reparametrized search from the best guess reuses the compiled
     # program. Compilation takes most of the time for a small table.
     return minimize.minimize_lanes(
         Reparametrized(objective),
@@ -313,9 +320,9 @@ def _result(
 
 
 def _check_above_0(objective: FitObjective, predicted: np.ndarray) -> None:
-    """Raise ``UserError`` if a prediction is not positive: all errors and ranges are in logarithms."""
+    """Raise ``UserError`` if a prediction is not positive: errors and intervals are computed from its logarithm."""
     if wrong := int((~(np.isfinite(predicted) & (predicted > 0))).sum()):
-        remedy = f"give more {argument('starts')}, or another law"
+        remedy = f"give more initial guesses ({argument('starts')}), or another law"
         if getattr(objective.penalty, "residual", "log") != "log":
             remedy = f"give {argument('residual', 'log')}, which excludes such predictions; or {remedy}"
         raise UserError(
@@ -342,7 +349,7 @@ def _check_law(objective: FitObjective, fixed: Mapping[str, float]) -> None:
         )
     names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
-        raise UserError(f"{called(objective.law)} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+        raise UserError(f"{called(objective.law)} has no coefficient {unknown[0]}; give one of {', '.join(names)}.")
     rules = {
         "+": ("finite and not below 0", lambda v: v >= 0),
         "-": ("finite and not above 0", lambda v: v <= 0),
@@ -371,12 +378,13 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
             first = values[wrong[0]].ravel()
             bad = first[~np.isfinite(first)][0]
             raise UserError(
-                f"{name} is {bad} in {runs.names[wrong[0]]}, and not finite in {counted(len(wrong), 'run')} in all."
+                f"{name} is {bad} in {runs.names[wrong[0]]}, and not finite in {counted(len(wrong), 'run')} in all; "
+                f"correct these runs, or leave them out."
             )
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
         raise UserError(
             f"The {objective.output} is {runs.loss[wrong[0]]} in {runs.names[wrong[0]]}, and not above 0 in "
-            f"{counted(len(wrong), 'run')} in all."
+            f"{counted(len(wrong), 'run')} in all; correct these runs, or leave them out."
         )
     lowest = float(runs.loss[runs.weight > 0].min(initial=np.inf))
     if objective.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
@@ -398,14 +406,17 @@ def _check_runs(objective: FitObjective, runs: Runs, fixed: Mapping[str, float])
 
 
 def _no_start(objective: FitObjective, data: Mapping[str, Any], runs: Runs, point: np.ndarray) -> str:
-    """Return the message that explains why no start has a finite objective."""
+    """Return the message that explains why the objective is not finite at any initial guess."""
     with float64():
         wrong = np.flatnonzero(~np.isfinite(np.asarray(objective.penalties(point, data))))
     if not len(wrong):
-        return "No start has a finite objective, because the sum of the runs' weights overflows; give smaller weights."
+        return (
+            "The objective is not finite at any initial guess, because the sum of the runs' weights overflows; give "
+            "smaller weights."
+        )
     first = wrong[0]
     return (
-        f"No start has a finite objective: {called(objective.law)} gives no number for {len(wrong)} of "
-        f"{len(runs)} runs, such as {runs.names[first]} with {objective.output} {runs.loss[first]:.4g}; check their "
-        f"sizes and losses, or give starts closer to the solution."
+        f"The objective is not finite at any initial guess: {called(objective.law)} is NaN or infinite for "
+        f"{len(wrong)} of {len(runs)} runs, such as {runs.names[first]} with {objective.output} "
+        f"{runs.loss[first]:.4g}. Check these runs' sizes and losses, or give initial guesses closer to the optimum."
     )

@@ -37,8 +37,8 @@ RESIDUALS: dict[str, Callable[[Any, Any], Any]] = {
 class Huber:
     """The Huber penalty: r²/2 up to ``delta``, delta·(|r| - delta/2) beyond. Hoffmann et al. (2022), Eq. 3.
 
-    The objective is the **sum** over runs. A mean would be so small that a minimizer's default tolerance stops it at
-    the start.
+    The objective is the **sum** over runs. A mean would be so small that a minimizer's default tolerance stops the
+    search at its initial guess.
     """
 
     delta: float = 1e-3
@@ -128,7 +128,8 @@ OUTWARD: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class FitObjective:
-    """The static part of a fit: one compiled program serves all runs, weights and starts of a law and penalty.
+    """The part of a fit that does not depend on numbers: a law and a penalty. One compiled program serves all runs,
+    weights and initial guesses.
 
     Call it as ``objective(point, data, weights)`` to compute the objective divided by ``data["scale"]``.
     """
@@ -153,7 +154,7 @@ class FitObjective:
 
     @functools.cached_property
     def signs(self) -> dict[str, str]:
-        """Sign of every coefficient, by name; coefficients in ``plain`` may cross 0."""
+        """Sign of every coefficient, keyed by name; coefficients in ``plain`` may cross 0."""
         searched = (f for f in dataclasses.fields(self.law) if not f.metadata.get("static"))
         return {f.name: "any" if f.name in self.plain else f.metadata["sign"] for f in searched}
 
@@ -294,7 +295,7 @@ def _plain(law: laws.Law, data: Mapping[str, Any]) -> Any:
 
 
 def units_of(law: type, runs: Runs) -> dict[str, float]:
-    """Return the unit of each kind of size that a law reads, from runs with positive weight.
+    """Return the unit of each kind of size that a law reads, keyed by kind, from runs with positive weight.
 
     The unit is the geometric mean if the values are positive, else the root mean square.
     """
@@ -310,7 +311,8 @@ def units_of(law: type, runs: Runs) -> dict[str, float]:
 
 
 def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> dict[str, Any]:
-    """Return the data of the runs that the compiled objective reads, in float64."""
+    """Return the float64 arrays that the compiled objective reads, keyed by name: inputs, losses, units and fixed
+    coefficients."""
     # Columns without declared dimensions keep their plain units, which is slower to fit but equally exact.
     units = units_of(objective.law, runs)
     if not describes_its_dimensions(objective.law, runs, units):
@@ -332,7 +334,8 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
 
 
 def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] | None = None) -> bool:
-    """Return whether a law's predictions are invariant to a change of units; by default, to the units of the runs."""
+    """Return whether a change of units leaves a law's predictions unchanged; by default, a change to the units of the
+    runs."""
     units = units_of(law, runs) if units is None else units
     runs = runs.where(np.arange(len(runs)) < 3)
     signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(law) if not f.metadata.get("static")}

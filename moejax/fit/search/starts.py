@@ -1,4 +1,4 @@
-"""Generate starting points for a fit, scaled to the data or taken from papers."""
+"""Generate initial guesses for a fit, scaled to the data or taken from papers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from moejax.fit.search.objective import points_of as coordinates_of
 from moejax.float64 import float64
 from moejax.laws import called
 from moejax.minimize import sobol
+from moejax.wording import argument
 
 Points = Float[np.ndarray, "starts free"]
 
@@ -44,7 +45,7 @@ class Sobol:
 
 
 def _box(objective: FitObjective, name: str) -> tuple[float, float]:
-    """Return the smallest and largest absolute value of a coefficient among the starts."""
+    """Return the smallest and largest absolute value of a coefficient among the initial guesses."""
     fields = {f.name: f for f in dataclasses.fields(objective.law)}
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
@@ -71,7 +72,8 @@ def middle_and_spread(
 class Grid:
     """All combinations of each coefficient's ``values``, in the law's own parameterization.
 
-    Logarithmic coordinates start at ``SMALLEST`` of their unit or above, because the objective is flat below.
+    A coefficient with a logarithmic coordinate starts at ``SMALLEST`` of its unit or above, because the objective is
+    flat below.
     """
 
     values: Mapping[str, Sequence[float | int]]
@@ -79,8 +81,8 @@ class Grid:
     def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         if missing := [name for name in objective.free if name not in self.values]:
             raise UserError(
-                f"The grid of starts has no values for {', '.join(missing)} of {called(objective.law)}; add values, "
-                f"fix these coefficients, or choose other starts."
+                f"The grid of initial guesses has no values for {', '.join(missing)} of {called(objective.law)}; add "
+                f"values, fix these coefficients, or choose other initial guesses ({argument('starts')})."
             )
         axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in objective.free), indexing="ij")
         combinations = np.stack([axis.ravel() for axis in axes], axis=1)
@@ -92,7 +94,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Starts at the coefficients of ``laws``, in the laws' own parameterization."""
+    """Initial guesses at the coefficients of ``laws``, in the laws' own parameterization."""
 
     laws: tuple[Any, ...]
 
@@ -117,7 +119,7 @@ HOFFMANN_GRID = Grid(
         "tokens_exponent": (0, 0.5, 1, 1.5, 2),
     }
 )
-"""Grid of 4,500 starts of Hoffmann et al. (2022), Appendix D.3, for ``laws.chinchilla``."""
+"""Grid of 4,500 initial guesses of Hoffmann et al. (2022), Appendix D.3, for ``laws.chinchilla``."""
 ABNAR_GRID = Grid(
     {
         "params_scale": _e_to((0, 10, 20)),
@@ -132,20 +134,20 @@ ABNAR_GRID = Grid(
         "irreducible": _e_to((1.5,)),
     }
 )
-"""Grid of 437,400 starts of Abnar et al. (2025), Table 2, for ``laws.sparsity``."""
+"""Grid of 437,400 initial guesses of Abnar et al. (2025), Table 2, for ``laws.sparsity``."""
 
 
 GRIDS: dict[str, Grid] = {"hoffmann": HOFFMANN_GRID, "abnar": ABNAR_GRID}
-"""Published grids of starts, keyed by the paper's first author."""
+"""Published grids of initial guesses, keyed by the paper's first author."""
 
 SMALLEST = 1e-2
-"""Value, in the coefficient's unit, that replaces a start at 0 in a logarithmic coordinate."""
+"""Value, in the coefficient's unit, that replaces an initial guess of 0 in a logarithmic coordinate."""
 OUTERMOST = 30.0
-"""Bound to which more distant starts are moved, because the objective is flat farther out."""
+"""Bound to which more distant initial guesses are moved, because the objective is flat farther out."""
 
 
 def points_of(objective: FitObjective, data: Mapping[str, Any], stacked: Any) -> Points:
-    """Return the coordinates of a stack of laws as starts."""
+    """Return the coordinates of a stack of laws as initial guesses."""
     with float64():
         points = np.asarray(coordinates_of(objective, stacked, data))
     zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in objective.free], axis=1)

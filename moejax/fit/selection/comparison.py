@@ -39,7 +39,7 @@ def compare(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Fit every law to all runs and to the remaining runs of each split.
+    """Fit every law to all runs, and once per split to the runs that are not held out.
 
     Args:
       fixed: coefficients to hold fixed, in every law that has them.
@@ -54,7 +54,7 @@ def compare(
     names = {name: [f.name for f in fields(law)] for name, law in laws.items()}
     known = dict.fromkeys(name for own in names.values() for name in own)
     if unknown := [name for name in fixed if name not in known]:
-        raise UserError(f"None of the laws has a coefficient {unknown[0]}; they have {', '.join(known)}.")
+        raise UserError(f"None of the laws has a coefficient {unknown[0]}; give one of {', '.join(known)}.")
     compared, left_out = [], {}
     for number, (name, law) in enumerate(laws.items()):
         if progress:
@@ -80,13 +80,13 @@ def compare(
 
 
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:
-    """Return the laws in ``names``; without names, all laws that predict a loss."""
+    """Return the laws in ``names``, keyed by name; without ``names``, all laws that predict a loss."""
     return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Plotted):
-    """Laws in ascending order of held-out error, and the laws that could not be fitted with the reason."""
+    """Laws in ascending order of held-out error, and the reasons why other laws could not be fitted."""
 
     laws: tuple[Compared, ...]
     left_out: dict[str, str]
@@ -131,7 +131,7 @@ class Comparison(Plotted):
             return []
         times = proud.rmse / self.laws[0].rmse
         missed = f"has {times:.1f} times the lowest held-out error"
-        silent = "gives no number for some held-out run"
+        silent = "is NaN or infinite for some held-out run"
         return [
             f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse_of(proud.fit.output):.4f}) but "
             f"{missed if np.isfinite(times) else silent}; a close fit is no reason to trust a law."
@@ -205,11 +205,11 @@ class Comparison(Plotted):
         return Result(title=title, tables=tables, for_latex=[latex], data=self.to_json())
 
     def glance(self) -> Result:
-        """Return the errors of the laws, without the verdict and the intervals, which need computation."""
+        """Return the errors of the laws without the verdict and the intervals, which take longer to compute."""
         return Result(title="Laws compared", tables=[Table.of("", ERRORS, self.laws)])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; non-finite numbers become null."""
+        """Return plain data, keyed by field; non-finite numbers become null."""
         laws = [
             {
                 "name": law.name,
@@ -247,7 +247,7 @@ def _behind(difference: Interval) -> Written:
 
 
 SAME = 1e-5
-"""Largest relative difference from a starting value at which a printed coefficient counts as unmoved."""
+"""Largest relative difference from an initial guess at which a printed coefficient counts as unmoved."""
 WORSE = 1e-3
 """Relative excess of the objective above which a law is not an optimum."""
 
@@ -262,7 +262,7 @@ class Diagnosis:
     excess: float
     """Relative excess of the given law's objective over the optimum's."""
     at_start: dict[str, float]
-    """Coefficients that equal one of the search's starting values to printed precision."""
+    """Coefficients that equal one of the search's initial guesses to printed precision."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ class Diagnosis:
         if self.excess > WORSE:
             said.append(f"The objective is {self.excess:.1%} above the optimum, so the search stopped early.")
         said += [
-            f"{name} is {value:.6g}, one of its starting values, so the search never moved it."
+            f"{name} is {value:.6g}, one of its initial guesses, so the search never moved it."
             for name, value in self.at_start.items()
         ]
         return tuple(said)
@@ -281,7 +281,7 @@ def diagnose(law: Law, runs: Runs, *, penalty: Penalty | None = None, grid: Grid
     """Compare a law with given coefficients to the best fit to the same runs.
 
     Args:
-      grid: starting points of the search that gave the law's coefficients, if known.
+      grid: initial guesses of the search that gave the law's coefficients, if known.
     """
     penalty = penalty or Huber()
     best = fit_law(law, runs, penalty=penalty)

@@ -39,11 +39,11 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """A fit to a split's remaining runs, and its errors on the held-out runs."""
+    """A fit to the runs that a split does not hold out, and its errors on the held-out runs."""
 
     name: str
     fit: FitResult
-    """Fit to the remaining runs; ``fit.metrics`` are the errors on the remaining runs."""
+    """Fit to the runs that are not held out; ``fit.metrics`` are its errors on these runs."""
     metrics: Metrics
     """Errors on the held-out runs."""
     held_out: Bool[np.ndarray, " runs"]
@@ -103,12 +103,13 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
     """
     marked = held_out[runs.weight > 0]
     if marked.all() or not marked.any():
-        raise UserError(f"Holding out {name} leaves no runs to fit, or holds out no runs; choose another split.")
+        raise UserError(f"Holding out {name} leaves no run to fit, or no run is held out; choose another split.")
     return Split(name=name, held_out=held_out)
 
 
 def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
-    """Return the ratio of the largest held-out to the largest fitted value of each size or ratio, if above 1."""
+    """Return the ratio of the largest held-out to the largest fitted value, keyed by size or ratio; ratios up to 1 are
+    left out."""
     farthest: dict[str, float] = {}
     for split in splits:
         far = _beyond(*(runs.only(kept) for kept in (~split.held_out, split.held_out)))
@@ -140,13 +141,14 @@ def each_group(runs: Runs) -> Iterator[Split]:
 def hold_out(
     law: Law | type, runs: Runs, splits: Iterable[Split], *, progress: Progress | None = None, **options: Any
 ) -> list[HeldOut]:
-    """Fit a law to the remaining runs of each split, with the options of ``fit_law``, and test it on the held-out runs.
+    """Fit a law to the runs that each split does not hold out, with the options of ``fit_law``, and test it on the
+    held-out runs.
 
     Args:
       progress: callback that is called for every split.
 
     Raises:
-      UserError: the law cannot be fitted to the remaining runs of a split.
+      UserError: the law cannot be fitted to the runs that a split does not hold out.
     """
     return hold_out_of(lambda split: fit_law(law, runs.only(~split.held_out), **options), runs, splits, progress)
 
@@ -154,7 +156,7 @@ def hold_out(
 def hold_out_of(
     fit_without: Callable[[Split], FitResult], runs: Runs, splits: Iterable[Split], progress: Progress | None = None
 ) -> list[HeldOut]:
-    """Fit the remaining runs of each split with any function, and test the fits on the held-out runs.
+    """Test fits by any function: ``fit_without`` fits the runs that a split does not hold out.
 
     Raises:
       UserError: ``fit_without`` raises a ``ValueError``; the message names the split.
@@ -204,14 +206,14 @@ class SplitErrors:
     errors: Metrics
     """Errors on the held-out runs."""
     fitted: Metrics
-    """Errors on the remaining runs, which are fitted."""
+    """Errors on the fitted runs."""
     law: Mapping[str, float | None]
-    """Coefficients of the fit to the remaining runs."""
+    """Coefficients of the fit."""
     converged: bool
     left_open: str = ""
     """``HeldOut.left_open``."""
     beyond: Mapping[str, float]
-    """Factors by which held-out runs exceed the fitted runs."""
+    """Factors by which held-out runs exceed the fitted runs, keyed by size or ratio."""
 
 
 def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
@@ -233,17 +235,18 @@ def split_errors(splits: Iterable[HeldOut]) -> tuple[SplitErrors, ...]:
 MISSES = 1.5
 """Ratio of held-out to fitted RMSE above which a law does not extrapolate."""
 FEW = 3
-"""Number of held-out runs below which a warning requires that all differ from their predictions by two half-ranges."""
+"""With fewer held-out runs, a warning requires that each differs from its prediction by two half-widths of its
+interval."""
 
 
 def warnings(splits: Sequence[SplitErrors], output: str = "loss", outside: Container[str] | None = None) -> list[str]:
     """Return a warning about the split with the largest error, and a warning about a split with arbitrary errors.
 
     A split gets a warning if its RMSE exceeds 1.5 times the fitted RMSE and half of its runs are outside their 90 %
-    ranges. The ranges are wide if the remaining runs leave coefficients undetermined.
+    prediction intervals. The intervals are wide if the fitted runs leave coefficients undetermined.
 
     Args:
-      outside: splits whose runs lie outside their ranges (``TestedRuns.outside``), if known.
+      outside: splits whose runs lie outside their prediction intervals (``TestedRuns.outside``), if known.
     """
     luck = [f"The error on {one.name} is arbitrary: {one.left_open}." for one in splits if one.left_open]
     missed = [
@@ -292,7 +295,8 @@ def split_by(read: ReadRuns, text: str) -> Split:
 
 
 def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
-    """Hold out every value of a column once; ``group`` means the runs' groups if the table has no such column.
+    """Hold out the runs of every value of a column once. If the table has no column ``group``, ``group`` means the
+    groups of the runs.
 
     Raises:
       UserError: the column does not exist or has only one value.
@@ -323,7 +327,8 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
         wanted, values = parse(value), _numbers(read, name)
     except ValueError:
         known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else ""
-        raise UserError(f"No run has {name} = {value}; {f'values: {known}' if known else 'give a number'}.") from None
+        allowed = f"one of {known}" if known else "a number"
+        raise UserError(f"No run has {name} = {value}; give {allowed}.") from None
     # Derived quantities such as 1 - 1/E are rounded, and users give only a few digits.
     return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
 

@@ -46,7 +46,7 @@ class Compared:
 
     @property
     def rmse(self) -> float:
-        """RMSE over the held-out runs of all splits; NaN or infinite if the law gives no number for some run."""
+        """RMSE over the held-out runs of all splits; NaN or infinite if the law is NaN or infinite for some run."""
         return self.errors.rmse_of(self.fit.output)
 
     @property
@@ -55,7 +55,7 @@ class Compared:
         predicted = np.concatenate([split.predicted for split in self.held_out])
         measured = np.concatenate([split.runs.loss for split in self.held_out])
         with np.errstate(divide="ignore", invalid="ignore"):
-            # A value that is not positive has no logarithm: the law then gives no number.
+            # A value that is not positive has no logarithm; the error is then NaN or infinite.
             return np.log(predicted / measured) if by_factors(self.fit.output) else predicted - measured
 
     @property
@@ -100,9 +100,9 @@ class ModelSelection:
     preferred: str
     """Law to continue with.
 
-    This is the best law if it also has the lowest AICc on all runs. Otherwise it is the law with the fewest
-    coefficients among the laws that these runs determine, or among all laws if they determine none. Laws with a much
-    higher AICc are excluded. Ties are broken by the held-out error.
+    If the law with the lowest held-out error also has the lowest AICc on all runs, it is this law. If not, it is the
+    law with the fewest coefficients among ``best`` and ``tied``; laws that the runs do not determine are excluded if
+    the runs determine another one, and so are laws with a much higher AICc. Ties are broken by the held-out error.
     """
     trusted: str | None
     """Law to extrapolate with; None if these runs do not decide."""
@@ -113,7 +113,7 @@ class ModelSelection:
 
 
 def by_error(laws: Sequence[Compared]) -> list[Compared]:
-    """Return the laws sorted by held-out RMSE; laws that give no number for some held-out run are last."""
+    """Return the laws sorted by held-out RMSE; laws that are NaN or infinite for some held-out run are last."""
     return sorted(laws, key=lambda law: law.rmse if np.isfinite(law.rmse) else float("inf"))
 
 
@@ -154,18 +154,18 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     - The runs determine its coefficients.
     - Some held-out run is at least twice as large as all fitted runs.
 
-    Otherwise the result is a tie of laws that the runs do not distinguish, or no law. A law that gives no number for a
-    held-out run is excluded and reported.
+    If one of these does not hold, the result is a tie of laws that the runs do not distinguish, or no law. A law that
+    is NaN or infinite for a held-out run is excluded and reported.
 
     Args:
       laws: laws fitted to the same runs and tested on the same held-out runs.
-      beyond: ratio of the largest held-out to the largest fitted value, by size or ratio. Only sizes count, since laws
-        are extrapolated in sizes.
+      beyond: ratio of the largest held-out to the largest fitted value, keyed by size or ratio. Ratios are ignored,
+        since laws are extrapolated in sizes.
     """
     best, *others = by_error(laws)
     silent = [law.name for law in laws if not np.isfinite(law.rmse)]
     without = (
-        f" {listed(silent)} {'gives' if len(silent) == 1 else 'give'} no number for some held-out run, and cannot be "
+        f" {listed(silent)} {'is' if len(silent) == 1 else 'are'} NaN or infinite for some held-out run, and cannot be "
         f"compared."
         if silent
         else ""
@@ -198,7 +198,9 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
 
     if best.name in silent:
         return selection(
-            "no number", "No law is recommended for extrapolation: none gives a number for every held-out run."
+            "not finite",
+            "No law is recommended for extrapolation: each is NaN or infinite for some held-out run. Check the sizes "
+            "of the held-out runs, or hold out others.",
         )
 
     reach = max((times for name, times in beyond.items() if name in SIZES), default=1.0)

@@ -3,8 +3,8 @@
 Noise biases the lowest measured loss downwards, and more so if it is chosen from more runs. Near the best size, log
 loss is a quadratic in log size. Its curvature and minimum change with the log budget; its level is separate for each
 budget. Three sizes per budget are therefore enough, although a separate quadratic through three sizes would fit their
-noise. A budget with one size gets its minimum from the other budgets' quadratics. If all sizes of a budget are on one
-side of the best size, its estimate is too high. Such a budget is left out if enough others remain.
+noise. A budget with fewer sizes gets its minimum from the other budgets' quadratics. If all sizes of a budget are on
+one side of the best size, its estimate is too high. Such a budget is left out if enough others remain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ factors of 2, and the minima agree with Chinchilla's law within 0.0003."""
 SIZES = ("params_active", "params_total", "tokens")
 """Size variables in order of preference; at a fixed budget, tokens determine the size too."""
 LEAST_SIZES = 3
-"""Minimum number of sizes per budget and kind of model, which determines the curvature in size."""
+"""Minimum number of sizes of a budget whose quadratic is fitted; fewer sizes do not determine the curvature."""
 LEAST_BUDGETS = 4
 """Minimum number of budgets: a loss-compute curve has three coefficients."""
 AROUND = 1.5
@@ -36,7 +36,8 @@ changes by a few tenths of a percent over this factor."""
 CERTAIN = 0.95
 """Confidence that the loss still falls at the end of the swept sizes, required to leave a budget out."""
 AT_AN_END = 1e-6
-"""Distance from an end, as a share of the range's logarithmic width, within which a minimum counts as at the end."""
+"""Distance from the smallest or largest size, as a share of their logarithmic distance, within which a minimum counts
+as being there."""
 MIXTURES = ("num_experts", "top_k", "num_shared_experts")
 """Fields in which the runs of one size sweep must not differ."""
 
@@ -58,9 +59,10 @@ class BudgetLosses:
     at_an_end: Bool[np.ndarray, " budgets"]
     """True if the minimum is at the smallest or largest size, so that a better size may exist beyond it."""
     own: Float[np.ndarray, " budgets"]
-    """Variance of log loss due to the budget's own level, in units of the variance of one run."""
+    """Variance of each budget's log loss due to its own level, in units of the variance of one run."""
     shared: Float[np.ndarray, "budgets budgets"]
-    """Covariance of log loss due to the coefficients that all quadratics share, in the same unit."""
+    """Covariance of the budgets' log losses due to the coefficients that all quadratics share, in units of the variance
+    of one run."""
     residual: float
     """Weighted sum of squares of log loss around the quadratics."""
     degrees_of_freedom: int
@@ -81,9 +83,11 @@ class BudgetLosses:
 def budget_losses(runs: Runs) -> BudgetLosses:
     """Return the lowest loss at each budget of runs with known FLOPs; runs of weight 0 are left out.
 
-    Quadratics need budgets with at least three sizes of one kind of model near the lowest loss, and degrees of freedom
-    to estimate the scatter. If at least ``LEAST_BUDGETS`` budgets have minima within the swept sizes, only these
-    budgets are returned.
+    A budget's loss is the minimum of a quadratic in log size if at least three sizes are near its lowest loss. The
+    quadratics require that in each budget all runs near the lowest loss have one architecture type (equal experts,
+    top-k and shared experts), and that residual degrees of freedom remain. Without a quadratic, the loss is the lowest
+    measured loss. If at least ``LEAST_BUDGETS`` budgets have minima within the swept sizes, only these budgets are
+    returned.
     """
     runs = runs.where(runs.weight > 0)
     design = known(runs.design)
@@ -163,7 +167,7 @@ class _Valleys:
 
     loss: np.ndarray
     log_size: np.ndarray
-    """Log sizes of the minima, clipped to the allowed range."""
+    """Log sizes of the minima, clipped to the allowed sizes."""
     inside: np.ndarray
     """False if the loss still falls significantly at the end of the allowed sizes."""
     own: np.ndarray

@@ -30,7 +30,7 @@ from moejax.laws.predict import factor
 from moejax.wording import argument, counted
 
 CURVE_STARTS = 32
-"""Number of starts of a loss-compute fit."""
+"""Number of initial guesses of a loss-compute fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class Between:
     value: Float[np.ndarray, " budgets"]
     low: Float[np.ndarray, " budgets"]
     high: Float[np.ndarray, " budgets"]
-    """Bounds of the interval, from the noise of both curves and of the quadratics; NaN also if ``unknown`` is set."""
+    """Ends of the interval, from the noise of both curves and of the quadratics; NaN if the leverage is undefined or
+    ``unknown`` has a reason."""
     unknown: tuple[str, ...]
     """Reason why the error of each leverage is unknown; empty if it is known."""
     curve: FitResult
@@ -50,7 +51,7 @@ class Between:
     """Losses that each curve is fitted to."""
 
     without_asymptote: tuple[bool, bool]
-    """True for a group with too few budgets for an irreducible loss, which is then fixed at 0."""
+    """For each group, True if it has too few budgets to fit an irreducible loss, which is then fixed at 0."""
 
     @property
     def read_at(self) -> tuple[Float[np.ndarray, " budgets"], Float[np.ndarray, " budgets"]]:
@@ -76,7 +77,7 @@ def leverage_of(
     level: float = 0.9,
     seed: int = 0,
 ) -> Between:
-    """Return the second group's FLOPs per FLOP of the first group at equal loss.
+    """Return the leverage: the second group's FLOPs divided by the first group's FLOPs at equal loss.
 
     A budget's loss is the minimum of a quadratic in log size if its runs determine a minimum, otherwise its lowest
     measured loss (``budget_losses``).
@@ -88,7 +89,7 @@ def leverage_of(
 
     Raises:
       UserError: a group was trained at fewer budgets than its curve has free coefficients, or a fixed coefficient is
-        unknown or out of its range.
+        unknown or has an invalid value.
     """
     losses = (budget_losses(runs), budget_losses(against))
     held = [_held(name, len(one.runs), fixed or {}) for name, one in zip(("first", "second"), losses, strict=True)]
@@ -129,7 +130,7 @@ NO_SCATTER = "both curves pass through every budget's loss, so no budget is left
 
 
 def _held(name: str, budgets: int, fixed: Mapping[str, float]) -> dict[str, float]:
-    """Return the coefficients of a group's curve that are not fitted.
+    """Return the fixed coefficients of a group's curve, keyed by name.
 
     Raises:
       UserError: the group was trained at too few budgets for the free coefficients.

@@ -98,12 +98,14 @@ def best_by(
     if not alike:
         raise UserError(
             f"{named} has no column that distinguishes models, but {argument('best_by')} keeps the best run of each "
-            f"model."
+            f"model; add a column, such as params_active."
         )
     losses = run_table.numbers(frame[loss], where=named)
     ranked = frame.assign(**{loss: losses})[np.isfinite(losses)]
     if not len(ranked):
-        raise UserError(f"{named} has no {loss} in any row, so {argument('best_by')} cannot choose the best.")
+        raise UserError(
+            f"{named} has no {loss} in any row, so {argument('best_by')} cannot choose the best; fill the column."
+        )
     kept = np.sort(ranked.groupby(alike, sort=False, dropna=False)[loss].idxmin().to_numpy())
     best = frame.loc[kept]
     note = (
@@ -208,8 +210,9 @@ NEAREST_VALUES = 3
 NEAR_LOSS = (0.01, 0.02, 0.04, 0.08)
 """Relative excess over the lowest loss up to which settings are near the optimum.
 
-A quadratic does not describe settings farther away or diverged runs. The next larger value is used if no more settings
-remain than the quadratic has coefficients. Causes are a coarse grid, or noise that exceeds the effect of a grid step.
+A quadratic does not describe settings farther away or diverged runs. The next larger value is used if the settings that
+remain do not outnumber the coefficients of the quadratic, because the grid is coarse or noise exceeds the effect of a
+grid step.
 """
 FLATTEST = 1e-12
 """Rise over the tried settings, as a share of the loss, below which a quadratic counts as flat."""
@@ -234,11 +237,11 @@ class _Quadratic:
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    """Range of the tried settings (``low`` to ``high``), relative to ``middle``."""
+    """Lowest and highest tried settings, relative to ``middle``."""
 
 
 def _near(x: np.ndarray, losses: np.ndarray) -> tuple[Bool[np.ndarray, " runs"], np.ndarray]:
-    """Return a mask of the runs near the best settings (in grid values and in loss), and the best settings.
+    """Return a mask of the runs near the best settings, both in grid values and in loss, and return the best settings.
 
     Runs that differ only in the seed are kept or dropped together by their mean loss, so that no seed is near by
     chance.
@@ -321,7 +324,7 @@ def smooth_best_by(
 
     The row is the best run's row, with the loss and settings of the minimum and columns for their standard errors
     (``standard_error_column``; in logarithms for settings). The noise is pooled over the residuals of all quadratics.
-    Seeds belong to one sweep. Models whose quadratic has no minimum in the tried range are left out, with a note.
+    Seeds belong to one sweep. Models whose quadratic has no minimum within the tried values are left out, with a note.
 
     Args:
       inputs: columns that distinguish models.
@@ -396,7 +399,8 @@ def is_setting(frame: DataFrame, target: str, settings: Sequence[str], named: st
 
 
 def _proportional(frame: DataFrame, values: np.ndarray, but: set[str]) -> dict[str, float]:
-    """Return columns proportional to a setting, with their factors, such as a batch size in sequences and in tokens."""
+    """Return the factors of columns that are proportional to a setting, keyed by column, such as a batch size in
+    sequences and in tokens."""
     factors = {}
     for column in map(str, frame.columns):
         if column in but or frame[column].dtype.kind not in "iuf":

@@ -1,4 +1,4 @@
-"""Fit a law to the sweeps' minima, weighted and unweighted, and to their best rows.
+"""Fit a law to sweeps reduced in three ways: weighted minima, unweighted minima, and best rows.
 
 The minimum of a quadratic (``smooth_best_by``) and the best row of a sweep estimate the same optimum. If the law does
 not hold everywhere, or if a quadratic is biased, coefficients depend on the weights and the kind of optimum.
@@ -25,7 +25,7 @@ MINIMA, ALIKE, BEST = "minima", "minima, equal weights", "best rows"
 
 @dataclass(frozen=True, kw_only=True)
 class WayCoefficient:
-    """A coefficient with the ends of its interval, which are None if unknown."""
+    """A coefficient with the ends of its interval; unknown ends are None."""
 
     value: float
     low: float | None

@@ -1,4 +1,4 @@
-"""Check tables of runs. Each check has a predicate, a sentence and a remedy.
+"""Check tables of runs. Each check has a function that finds faults, a sentence that reports a fault, and a remedy.
 
 ``ROW_CHECKS`` are rules that every row must meet. ``ADVICE`` reports properties of valid tables that a user should
 know.

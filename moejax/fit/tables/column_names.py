@@ -381,7 +381,7 @@ _INVERSES: tuple[dict[str, str], ...] = (
 def inverses(
     missing: Iterable[str], columns: Iterable[str], source: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Return expressions that compute missing columns from the file's columns; empty if there are none.
+    """Return expressions on the file's columns, keyed by the missing column that they compute; empty if there are none.
 
     Args:
       source: expressions on the file's columns for columns that are not read under their own names.
@@ -402,8 +402,8 @@ _FIELD = re.compile(r"[a-z_]{3,}")
 
 
 def flops_of_size(columns: Iterable[str], source: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the only column of sizes, and the expression of the FLOPs if it counts active parameters; None without
-    such a column, or without tokens.
+    """Return the only column of sizes, and the expression that computes FLOPs if this column counts active parameters.
+    Return None if there is no such column, or no tokens.
     """
     columns = [*columns]
     sizes = [(column, unit) for column in columns for name, unit in _meanings(column) if name == "one_size"]

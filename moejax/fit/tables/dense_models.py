@@ -24,7 +24,7 @@ MORE_THAN_DENSE = {
     "granularity": 1,
     **dict.fromkeys(("top_k", "num_shared_experts", "active_experts", "sparsity", "shared_share"), 0),
 }
-"""Columns that indicate experts if their value is above this threshold."""
+"""Columns that indicate experts, each with the value above which they do."""
 EXPERTS = ("num_experts", "top_k", "num_shared_experts")
 """Columns that are 0 for a dense model."""
 EXPERT_WORDS = frozenset({"expert", "experts", "moe", "router", "routed", "routing", "E"})
@@ -41,7 +41,8 @@ EQUAL = 1.005
 
 @dataclass(frozen=True)
 class ExpertSign:
-    """Evidence that a table's models have experts, so its only size column cannot give total and active parameters."""
+    """Evidence that a table's models have experts. A single size column then cannot give both total and active
+    parameters."""
 
     reason: str
     active: str | None = None

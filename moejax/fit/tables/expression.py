@@ -221,7 +221,7 @@ class _Columns:
         """Evaluate a tree as float64 for arithmetic."""
         value = self.value(tree)
         if isinstance(value, str):
-            raise UserError(f"{value!r} is text, not a number")
+            raise UserError(f"{value!r} is text; arithmetic needs columns of numbers")
         if _is_column(value) and value.dtype != bool:
             return run_table.numbers(value, where="the table").to_numpy(np.float64)
         # True and False count as 1 and 0 in arithmetic. Fits do not use them.
@@ -313,5 +313,5 @@ def select(frame: DataFrame, where: Sequence[str], named: str) -> tuple[DataFram
             raise UserError(f"{named}: the condition {text!r} cannot be applied: {told(error).rstrip('.')}.") from error
         notes.append(f"{len(frame)} of {before} rows meet {text!r}.")
         if not len(frame):
-            raise UserError(f"{named}: no row meets {text!r}.")
+            raise UserError(f"{named}: no row meets {text!r}; change or remove this condition.")
     return frame.copy(), tuple(notes)

@@ -64,7 +64,7 @@ class ReadRuns(Plotted):
     """Number of settings in the sweep of every run, 1 for a run without a sweep; None without ``best_by``."""
 
     def summary(self) -> Result:
-        """Return the range of every column that laws can read, and the notes."""
+        """Return the smallest and largest value of every column that laws can read, and the notes."""
         values = {**known_fields(self.runs.design), self.runs.output: self.runs.loss}
         return Result(
             title=f"{counted(len(self.rows), 'run')}, {counted(len(self.notes), 'note')}",
@@ -119,22 +119,22 @@ def read_runs(
         precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
       loss: the fitted column; by default ``loss``, or the law's output if the law does not predict a loss.
-      group: a column whose equal values form a group; by default ``group``, if the table has this column. Otherwise
-        rows that differ only in tokens and FLOPs are a group. If the table has no sizes, rows with the same run or
-        model name are a group; if it has no names either, rows with equal inputs.
+      group: a column whose equal values form a group; by default ``group``, if the table has this column. In a table
+        without it, rows that differ only in tokens and FLOPs are a group. If the table has no sizes either, rows with
+        the same run or model name are a group. If it has no names either, rows with equal inputs are a group.
       weight: a column with the weight of each row; 0 excludes a row. By default every row has weight 1, except that
         predicted losses (column ``is_predicted``) are weighted by their ``loss_standard_error``.
-      drop_invalid: drop rows with an invalid loss, size or weight, with a note; otherwise they raise an error.
-      drop_duplicates: drop rows that repeat an earlier row's sizes and loss, with a note; otherwise keep them with a
-        note, because rounded tables contain such rows by chance.
+      drop_invalid: True to drop rows with an invalid loss, size or weight, with a note; False to raise an error.
+      drop_duplicates: True to drop rows that repeat an earlier row's sizes and loss, with a note; False to keep them
+        with a note, because rounded tables contain such rows by chance.
       best_by: swept columns, such as a learning rate; of rows that differ only in these, the row with the lowest loss
         is kept.
       smooth: replace each best row by the minimum of a quadratic through the runs near it (``smooth_best_by``),
         weighted by its standard error if ``weight`` is not given.
-      trust_units: accept implausible or contradictory sizes, tokens and FLOPs, such as numbers in billions, with a
-        note; otherwise they raise an error.
-      also_told_apart_by: Design fields in addition to the inputs of ``law`` that distinguish runs if the table has
-        them; runs that differ in these fields are not replicates.
+      trust_units: True to accept implausible or contradictory sizes, tokens and FLOPs, such as numbers in billions,
+        with a note; False to raise an error.
+      also_told_apart_by: further Design fields that distinguish runs, in addition to the inputs of ``law``, if the
+        table has them; runs that differ in these fields are not replicates.
 
     Raises:
       UserError: a column is missing or unknown, has no numbers, or has invalid numbers.

@@ -1,4 +1,4 @@
-"""Represent a run table while ``read_runs`` reads it, and group its rows.
+"""Hold the state of a run table while ``read_runs`` reads it, and group the table's rows.
 
 Rows of one training run share noise and are resampled together.
 """
@@ -20,7 +20,7 @@ from moejax.run_table import DataFrame
 from moejax.wording import argument, shown, some
 
 Rows = Bool[np.ndarray, " rows"]
-"""Mask of rows."""
+"""Boolean mask of a table's rows."""
 
 NAMES = ("model", "name", "run")
 """Columns whose cells are names of rows, in order of preference."""

@@ -21,7 +21,8 @@ from moejax.wording import argument, lies, listed
 Values = Float[np.ndarray, " rows"]
 
 USUAL = {"params": (1e6, 1e13), "tokens": (1e8, 1e15), "flops": (1e15, 1e27)}
-"""Usual range of fitted runs; a guessed unit must bring the numbers into this range."""
+"""Usual smallest and largest value of each kind of size in fitted runs; a guessed unit must bring the numbers between
+them."""
 
 THOUSANDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
 FACTORS = {
@@ -45,7 +46,7 @@ class Source:
 def check_units(
     frame: DataFrame, read_from: Mapping[str, str], named: str, inputs: Sequence[str] = (), *, trusted_by: str = ""
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the reason for each column with wrong units, and notes on wrong units that are accepted.
+    """Return the faults of columns with wrong units, keyed by column, and notes on wrong units that are accepted.
 
     FLOPs that contradict sizes and tokens always raise an error, because any of the three may be wrong.
 
@@ -195,7 +196,8 @@ def _counted(values: Mapping[str, Values]) -> Values:
 
 
 def _contradicted(values: Mapping[str, Values], index: Any, sources: Mapping[str, Source]) -> dict[str, str]:
-    """Return a message if the FLOPs of some rows are closer to 10³·6·N·D or 10⁻³·6·N·D (or beyond) than to 6·N·D."""
+    """Return a message, keyed by ``flops``, if some rows' FLOPs are nearer to 6·N·D times a power of 1,000 than to
+    6·N·D. N are active parameters and D tokens."""
     if not {"params_active", "tokens", "flops"} <= set(values):
         return {}
     ratio = _counted(values)
@@ -238,7 +240,8 @@ MOST_OFF = 2.0
 
 
 def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> dict[str, str]:
-    """Return messages if sizes and tokens are possible separately but not together: a wrong ratio, or both tiny.
+    """Return messages, keyed by column, if sizes and tokens are possible separately but not together: a wrong ratio, or
+    both tiny.
 
     Numbers in millions may look like plain counts of toy models. FLOPs distinguish the two cases; without FLOPs the
     user must choose.
@@ -264,14 +267,15 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
 
 
 def _every_size(units: Mapping[str, float], values: Mapping[str, Values]) -> dict[str, float]:
-    """Apply the unit of the sizes to all size columns, because a table writes all sizes in one unit."""
+    """Return units keyed by column. All size columns get the unit of the given one, because a table writes all sizes in
+    one unit."""
     of_sizes = [factor for name, factor in units.items() if name != "tokens"]
     sizes = {name: factor for name in values if kind_of(name) == "params" for factor in of_sizes}
     return {**sizes, **{name: factor for name, factor in units.items() if name == "tokens"}}
 
 
 def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Source]) -> list[dict[str, float]]:
-    """Return units that bring sizes, tokens and their ratio into the usual range.
+    """Return combinations of units, keyed by column, that bring sizes, tokens and their ratio to usual values.
 
     Combinations with the fewest units and the most balanced ratio are first. If a column's name gives a unit, only this
     unit is tried.

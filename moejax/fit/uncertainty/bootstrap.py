@@ -45,11 +45,11 @@ class Bootstrap:
     draws: int
     """Number of groups, or runs, that each resample is drawn from."""
     fit: FitResult | None = None
-    """The fit to all runs. Its undetermined directions hold for every resample, since a resample keeps its starting
-    point along them."""
+    """The fit to all runs. Its undetermined directions hold for every resample, since the search of a resample begins
+    at the fit and does not move along them."""
     vanished: Mapping[str, Bool[np.ndarray, " resamples"]] = field(default_factory=dict)
-    """Mask, per coefficient, of the resamples whose search reached the lower bound; the coefficient then counts as
-    0."""
+    """Masks of the resamples in which a coefficient's search reached the lower bound, keyed by coefficient. In these
+    resamples the coefficient counts as 0."""
 
     @classmethod
     def of(cls, fit: FitResult) -> Bootstrap:
@@ -117,7 +117,8 @@ class Bootstrap:
 
     @property
     def probes(self) -> Probes | None:
-        """Laws that show which numbers the runs do not determine; None if the runs determine all."""
+        """Perturbed laws that fit equally well; a number that differs between them is not determined. None if the runs
+        determine all numbers."""
         return None if self.fit is None else self.fit.probes
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
@@ -128,7 +129,7 @@ class Bootstrap:
         return interval(answers, level) if self.draws > 1 else UNKNOWN
 
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
-        """Return the interval of every coefficient.
+        """Return the interval of every coefficient, keyed by name.
 
         A coefficient that vanished in a resample counts as 0 in that resample. A coefficient that the runs do not
         determine has an unbounded interval.
@@ -169,7 +170,7 @@ class ResampledCoefficients:
     """``Bootstrap.few``."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; non-finite numbers become null."""
+        """Return plain data, keyed by field; non-finite numbers become null."""
         every = {name: finite(one) | {"uninformative": one.uninformative} for name, one in self.coefficients.items()}
         few = {"few": self.few} if self.few else {}
         return {**fields(self, "coefficients", "few"), "coefficients": every, **few}
@@ -229,7 +230,7 @@ def bootstrap(
     data = data_of(objective, runs, result.fixed)
     with float64():
         start = np.asarray(objective.point_of(result.law, data))
-    # The gradient is 0 at a bound of the search, so move the start off the bound; otherwise no resample could leave it.
+    # The gradient is 0 at a bound of the search, so move the initial guess off the bound; no resample could leave it.
     start = np.where(objective.at_an_end(start), np.sign(start) * objective.widest / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()

@@ -42,7 +42,7 @@ error."""
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """Contributions of the draws (groups of runs, or runs) to a fit, along axes orthonormal over the runs."""
+    """Contributions of the draws (groups of runs, or single runs) to a fit, along axes orthonormal over the runs."""
 
     axes: Float[np.ndarray, "axes free"]
     """Step of the coordinates per unit of each axis, rotated so that the fit's covariance is diagonal."""
@@ -66,16 +66,18 @@ class Draws:
 def draws_at(at: FitDerivatives, labels: np.ndarray, hidden: float | np.ndarray = 0.0) -> Draws:
     """Return the cluster-robust covariance CR2 (Bell and McCaffrey 2002) of the fit, linearized at its optimum.
 
-    The covariance is B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹. B is the expected Hessian and g a group's gradient, with
-    psi multiplied by (I - H_gg)^(-1/2). H_gg is the group's block of the hat matrix: a group with leverage pulls the
-    fit towards itself, so its residuals are too small by a known factor. Psi is linear in the fitted values to first
-    order, so the result for least squares applies.
+    The covariance is B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹. B is the expected Hessian of the objective, and g is a
+    group's gradient, computed from psi (the penalty's derivative) multiplied by (I - H_gg)^(-1/2). I is the identity
+    and H_gg the group's block of the hat matrix: a group with leverage pulls the fit towards itself, so its residuals
+    are too small by a known factor. Psi is linear in the fitted values to first order, so the result for least squares
+    applies.
 
     If only one group determines a direction, it has no residual in that direction. Its variance in that direction is
     taken from the other groups.
 
     Args:
-      hidden: additional variance of every run's psi that residuals do not show, independent between runs.
+      hidden: additional variance of every run's psi (the penalty's derivative) that residuals do not show, independent
+        between runs.
     """
     root = np.sqrt(at.weight)
     rows, psi = root[:, None] * at.jacobian, root * at.psi
@@ -113,7 +115,7 @@ def _rows_by_label(labels: np.ndarray, kept: Bool[np.ndarray, " runs"]) -> list[
 
 
 def gauss_newton(at: FitDerivatives, hidden: float | np.ndarray = 0.0) -> Matrix:
-    """Return B⁻¹ · dispersion, with B the expected Hessian; valid if residuals are independent and identically
+    """Return dispersion · B⁻¹, where B is the expected Hessian; valid if residuals are independent and identically
     distributed.
 
     Args:
@@ -234,7 +236,7 @@ def _itself(law: Law) -> Law:
 
 
 def coefficient_slopes(at: FitDerivatives) -> dict[str, np.ndarray]:
-    """Return the derivatives of every free coefficient with respect to the coordinates."""
+    """Return the derivatives of every free coefficient with respect to the coordinates, keyed by coefficient."""
     slopes, names = at.slopes(_itself), [*at.objective.signs]
     return {name: slopes[names.index(name)] for name in at.objective.free}
 
@@ -274,9 +276,9 @@ def leverage_warnings(result: FitResult, runs: Runs, known: Uncertainty) -> tupl
             sizes = sorted({f"{100 * lost[number, draw]:.2g} %" for number in numbers}, key=lambda one: float(one[:-2]))
             much = " to ".join([*sizes[:1], *sizes[1:][-1:]])
             sentences.append(
-                f"Only {which} separates {names} from the other coefficients, in a direction with {much} of the "
-                f"variance. The noise of this {by} cannot be estimated; the standard error assumes the noise of the "
-                f"other {by}s. Train another {by} that differs in the same way."
+                f"Only {which} separates {names} from the other coefficients: {much} of the variance is in a direction "
+                f"that no other {by} determines. The noise of this {by} cannot be estimated, so the standard error "
+                f"assumes the noise of the other {by}s. Train another {by} that differs in the same way."
             )
         else:
             fewest = f"{min(spread.degrees_of_freedom[number] for number in numbers):.2g}"
@@ -295,8 +297,8 @@ def grid_warnings(result: FitResult, runs: Runs) -> tuple[str, ...]:
         return ()
     return (
         f"The best {result.output} of a sweep is uncertain by {runs.coarseness:.2g} in its logarithm because of the "
-        "grid. Residuals scatter by less, because similar models share a grid value. Standard errors and ranges "
-        "include the grid's uncertainty; intervals by resamples, AICc and BIC do not. "
+        f"grid. Residuals scatter by less, because similar models share a grid value. Standard errors and prediction "
+        f"intervals include the grid's uncertainty; intervals by resamples, AICc and BIC do not. "
         f"{argument('smooth', True)} uses the minimum between the tried values.",
     )
 
@@ -320,7 +322,7 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
     errors = dict(zip(result.coefficients, result.spread(_itself, allow_few=True).errors, strict=True))
     assumed = assumed_signs(type(result.law))
     at_the_end = tuple(
-        f"The sign of {name} was assumed ({SIGNS[assumed[name]]}), and the search ended where {name} has no effect, so "
+        f"The sign of {name} was assumed ({SIGNS[assumed[name]]}). At the end of the search {name} has no effect, so "
         f"the other sign may fit better.{_any_sign(name, 'searches both signs')}"
         for name in result.unidentified
         if name in assumed
@@ -338,7 +340,8 @@ def sign_warnings(result: FitResult) -> tuple[str, ...]:
 
 
 def _shares(law: Law, slopes: Mapping[str, np.ndarray], axes: np.ndarray) -> list[dict[str, float]]:
-    """Return every fitted coefficient's step per unit of each axis, as a share of the coefficient."""
+    """Return a dictionary per axis: the change of every fitted coefficient per unit of the axis, as a share of the
+    coefficient, keyed by name."""
     values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
     return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]
 

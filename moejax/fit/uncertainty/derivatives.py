@@ -41,8 +41,8 @@ class FitDerivatives:
     psi: Float[np.ndarray, " runs"]
     """Derivative of every run's penalty with respect to its residual."""
     stiffness: Float[np.ndarray, " runs"]
-    """Expected derivative of every run's psi with respect to its residual: 2 for squares; for Huber, the probability of
-    a residual within delta."""
+    """Expected derivative of every run's ``psi`` with respect to its residual: 2 for squared residuals; for Huber's
+    penalty, the probability that the residual is within delta."""
 
     @functools.cached_property
     def _second(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -68,7 +68,7 @@ class FitDerivatives:
 
     @property
     def curvature(self) -> Float[np.ndarray, "free free"]:
-        """Expected Hessian: JᵀWJ with the runs' stiffness as weights.
+        """Expected Hessian JᵀWJ: J is ``jacobian``, and W holds weight times stiffness of the runs.
 
         For Huber's penalty, the exact Hessian counts only the few runs within delta, through which the fit passes.
         Standard errors from it are too small and too noisy. A common stiffness for all runs would be wrong if some runs
@@ -78,7 +78,8 @@ class FitDerivatives:
 
     @property
     def dispersion(self) -> float:
-        """Mean psi² / mean stiffness, per degree of freedom; 2·sigma² for squared residuals."""
+        """Mean of psi², corrected for the degrees of freedom, divided by the mean stiffness; 2·σ² for squared residuals
+        with standard deviation σ."""
         runs = int((self.weight > 0).sum())
         degrees_of_freedom = left_by(runs, len(self.point)) / max(runs, 1)
         square, stiffness = (float(np.average(part, weights=self.weight)) for part in (self.psi**2, self.stiffness))
@@ -95,7 +96,8 @@ class FitDerivatives:
             return np.asarray(_slopes(self.objective, functional, self.point, self.data))
 
     def solve(self, right: Float[np.ndarray, "free columns"]) -> Float[np.ndarray, "free columns"]:
-        """Return H⁻¹ · right, excluding directions of zero curvature, which the runs do not determine."""
+        """Return the inverse Hessian times ``right``, excluding directions of zero curvature, which the runs do not
+        determine."""
         return np.linalg.lstsq(self.hessian, right, rcond=FLAT)[0]
 
 
@@ -103,9 +105,10 @@ def derivatives(result: FitResult, runs: Runs, *, past_zero: bool = False) -> Fi
     """Return the optimum of a fit with its derivatives.
 
     Args:
-      past_zero: True to use a linear scale for coefficients near 0, because predictions no longer depend on their
-        logarithms. A coefficient whose true value is not 0 may be fitted as 0, and the other coefficients compensate.
-        Their standard errors are correct only if this coefficient has a standard error too.
+      past_zero: True to use a linear scale for coefficients near 0, because predictions do not depend on their
+        logarithms there. A coefficient that is fitted as 0 may have another true value, for which the other
+        coefficients compensate. The standard errors of the others are correct only if this coefficient has a standard
+        error too.
 
     Raises:
       UserError: the fit was made to other runs.
@@ -234,17 +237,18 @@ class Deciding:
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
-    """Find the ``count`` runs whose removal changes a number most to first order, and refit without these runs.
+    """Find the ``count`` runs whose removal changes a number most (to first order), and refit without each and without
+    all.
 
     Raises:
       UserError: the functional has more than one number, the runs do not determine it, or too few runs would remain.
     """
     influences = influence(result, runs, functional)
     if len(influences) != 1 or not np.isfinite(influences[0].value):
-        raise UserError(f"Influence needs an estimand with one finite number; got {[one.value for one in influences]}.")
+        raise UserError(not_one_number("Influence", np.array([one.value for one in influences])))
     (one,) = influences
     if why := result.unknown(functional, 1)[0]:
-        raise UserError(f"{why[:1].upper()}{why[1:]}.")
+        raise UserError(f"Influence needs a number that the runs determine, but {why}; choose another number.")
     most = one.most(min(count, int((runs.weight > 0).sum())))
 
     def without(left_out: Sequence[int]) -> float:
@@ -270,11 +274,22 @@ def deciding(result: FitResult, runs: Runs, functional: Functional, count: int =
     )
 
 
+def not_one_number(method: str, numbers: np.ndarray) -> str:
+    """Return the message for an estimand that has several numbers or a NaN or infinite value."""
+    if numbers.size != 1:
+        return (
+            f"{method} needs a functional that returns one number; got {numbers.size:,} numbers. Compute one at a time."
+        )
+    return f"{method} needs a number with a finite value; in this fit it is {numbers.item():g}. Choose another number."
+
+
 def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Influence]:
     """Return the influence of every run on every number of a functional, in the order of its leaves.
 
-    At an optimum, the gradient of the objective is 0 for all losses and weights. By the implicit function theorem,
-    du/dL = -H⁻¹ · ∂²F/∂u∂L for the losses, and du/dw = -H⁻¹ · ∂F_i/∂u for the weights.
+    The optimum in search coordinates is u. It minimizes the objective F, the sum of w_i · F_i over the runs, where run
+    i has the weight w_i, the loss L_i and the penalty F_i. At the optimum ∂F/∂u = 0 for all losses and weights. With
+    the Hessian H = ∂²F/∂u², the implicit function theorem gives du/dL_i = -H⁻¹ · ∂²F/∂u∂L_i and du/dw_i = -H⁻¹ ·
+    ∂F_i/∂u.
     """
     at = derivatives(result, runs)
     values = at.evaluate(functional)

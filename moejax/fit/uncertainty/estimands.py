@@ -48,7 +48,7 @@ class Named:
 
     @property
     def naming(self) -> dict[str, Any]:
-        """The fields of ``Named``, to construct an answer about the same number."""
+        """The fields of ``Named``, keyed by name, to construct an answer about the same number."""
         return {"name": self.name, "symbol": self.symbol, "given": dict(self.given)}
 
 
@@ -152,7 +152,7 @@ def prediction_estimand(law: Law | type, given: Mapping[str, float], output: str
     """
     names = dict.fromkeys((*law.inputs, *FIELDS))
     if unknown := [name for name in given if name not in names]:
-        raise UserError(f"A design has no {unknown[0]}; its fields are {', '.join(names)}.")
+        raise UserError(f"A design has no {unknown[0]}; give one of its fields: {', '.join(names)}.")
     require_inputs(law, given)
     design = design_from(given)
     check_design(design)

@@ -31,8 +31,8 @@ class Estimate(Named):
     value: float
     """Value under the fitted law; NaN if undefined."""
     error: float = math.nan
-    """Standard error: 0 if no coefficient affects the value, for example at a bound; NaN if the runs do not determine
-    the value."""
+    """Standard error. It is 0 if no coefficient affects the value, for example at a bound, and NaN if the runs do not
+    determine the value."""
     interval: Interval | None = None
     """Interval from resampled fits if available, else from the standard error; None without either."""
     by: str = STANDARD
@@ -41,7 +41,8 @@ class Estimate(Named):
     degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN for an interval from resamples."""
     few: str = ""
-    """Clause stating that the draws are too few for an interval from resamples or, without an interval, for any."""
+    """Clause stating that there are too few draws: for an interval from resamples or, if ``interval`` is None, for any
+    interval. Empty if they suffice."""
     reason: str = ""
     """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
     at_a_bound: bool = False
@@ -53,7 +54,7 @@ class Estimate(Named):
         return bool(self.few) and self.interval is None and not self.reason
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; non-finite numbers become null."""
+        """Return plain data, keyed by field; non-finite numbers become null."""
         interval = None
         if self.interval is not None:
             more = {"uninformative": self.interval.uninformative, "by": self.by, "level": self.level}
@@ -87,7 +88,7 @@ class Beyond:
 
     given: Mapping[str, float]
     times: Mapping[str, float]
-    """Extrapolation factors of the quantities, from ``extrapolation.outside``."""
+    """Extrapolation factors from ``extrapolation.outside``, keyed by quantity."""
 
     @property
     def where(self) -> str:
@@ -160,17 +161,17 @@ def _estimate(
 
 def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
     if np.isfinite(value) and result.is_share and estimand.answers(result.output) and not 0 < value < 1:
-        return f"the law gives {value:.4g}, but a share of answers is between 0 and 1"
+        return f"the law predicts {value:.4g}, but a share of answers is between 0 and 1"
     if np.isfinite(value):
         return ""
     if estimand.rule is None:
-        return "the law gives no finite number there"
+        return "the law is NaN or infinite there"
     with float64():
         return estimand.rule.why_none(result.law, estimand.given)
 
 
 def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int, str]:
-    """Return a sentence for each estimand (by index) whose decision is at a bound of the search."""
+    """Return a sentence for each estimand whose decision is at a bound of the search, keyed by the estimand's index."""
     said: dict[tuple[int, ...], str] = {}
     keys = [(id(one.rule), *map(hash, one.given.items())) for one in estimands]
     for key, one, value in zip(keys, estimands, values, strict=True):
@@ -200,7 +201,7 @@ def intervals(
 
 
 def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
-    """Return given and decided quantities by ``Design`` name."""
+    """Return given and decided quantities, keyed by ``Design`` field."""
     decided_values = {one.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)}
     both = {**decided_values, **given}
     if "sparsity" in both:
@@ -211,7 +212,8 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
 
 
 def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) -> dict[str, float]:
-    """Return the factors by which a design's quantities are outside the fitted runs (``extrapolation.outside``)."""
+    """Return the factors by which a design's quantities are outside the fitted runs, keyed by quantity
+    (``extrapolation.outside``)."""
     return outside(values, where_decided(runs, reads))
 
 
@@ -224,23 +226,24 @@ def beyond_each(decided: Sequence[Estimate], fitted: Ranges) -> tuple[Beyond, ..
 
 @dataclass(frozen=True, kw_only=True)
 class RunPrediction(Named):
-    """A prediction for one new run, with its range."""
+    """A prediction for one new run, with its prediction interval."""
 
     value: float
-    """NaN if the law gives no valid number."""
+    """Predicted output; NaN if the law gives an invalid value."""
     low: float
     high: float
-    """Ends of the range; NaN if unknown, and infinite if the range is open."""
+    """Ends of the prediction interval: NaN if unknown, infinite if unbounded."""
     level: float
     from_coefficients: float
     """Share of the variance that is due to the coefficients."""
     by: str
     """Method of the coefficients' share, as text after the level."""
     reason: str = ""
-    """Reason for a missing range; empty if the range exists."""
+    """Reason for a missing prediction interval; empty if there is one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, with the value under the output's name; non-finite values become null."""
+        """Return plain data, keyed by field; the key of the value is the output's name. Non-finite values become
+        null."""
         reason = {"reason": self.reason} if self.reason else {}
         return {**finite(fields(self, "value", "reason")), self.name: finite(self.value), **reason}
 
@@ -258,8 +261,8 @@ def predict_run(
 ) -> RunPrediction:
     """Return the prediction interval of the run that an estimand describes.
 
-    The coefficients' part of the variance is computed from the resampled laws. It is computed from the fit's covariance
-    if there are no resamples, or if the draws do not outnumber the coefficients.
+    The part of the variance that comes from the coefficients is computed from the resampled laws; from the fit's
+    covariance if there are no resamples, or if the draws do not outnumber the coefficients.
 
     Raises:
       UserError: ``level`` is not between 0 and 1, or there are no resamples and the fit has no covariance.
@@ -280,6 +283,6 @@ def predict_run(
 
 
 IF_THE_FORM_HOLDS = (
-    "if the law's form holds that far beyond the fitted runs, since the range only includes the scatter of fitted runs"
+    "if the law's form holds that far beyond the fitted runs, since it only includes the scatter of the fitted runs"
 )
 """Assumption of intervals outside the fitted runs, which the fitted runs cannot test."""

@@ -34,7 +34,7 @@ Ranges = Mapping[str, tuple[float, float]]
 
 
 def with_ratios(values: Values) -> dict[str, Any]:
-    """Add the ratios of ``RATIOS`` that can be computed from the fields."""
+    """Return the fields and the ratios of ``RATIOS`` that can be computed from them, keyed by name."""
     fields = {name: np.asarray(each, np.float64) for name, each in values.items() if name in FIELDS}
     with float64(), np.errstate(divide="ignore", invalid="ignore"):
         design = design_from(fields)
@@ -47,10 +47,10 @@ def with_ratios(values: Values) -> dict[str, Any]:
 
 
 def ranges(runs: Runs, names: Iterable[str] | None = None) -> dict[str, tuple[float, float]]:
-    """Return the smallest and largest value of each quantity and ratio among runs with positive weight.
+    """Return the smallest and largest value among runs with positive weight, keyed by quantity or ratio.
 
-    ``names`` selects the quantities; by default all. A quantity that is 0 in every run or negative in any run has no
-    range, because no factor measures the distance from its range.
+    ``names`` selects the quantities; by default all. A quantity that is 0 in every run or negative in any run is left
+    out, because extrapolation is measured as a factor.
     """
     kept, given = runs.weight > 0, known(runs.design)
     values = {name: given[name][kept] for name in (given if names is None else names) if name in given}
@@ -59,7 +59,8 @@ def ranges(runs: Runs, names: Iterable[str] | None = None) -> dict[str, tuple[fl
 
 
 def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
-    """Return the ranges to compare decisions with; FLOPs are 6 · active parameters · tokens, if the runs have both.
+    """Return ``ranges`` of the runs, to compare decisions with; FLOPs are 6 · active parameters · tokens, if the runs
+    have both.
 
     Args:
       reads: inputs of the law; if they include FLOPs, the table's FLOPs are used.
@@ -72,7 +73,8 @@ def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
 
 
 def outside(values: Mapping[str, float], fitted: Ranges) -> dict[str, float]:
-    """Return, for values outside the runs, the factor above the largest run (> 1) or below the smallest (< 1)."""
+    """Return the ratio of each value to the largest run's if above it (> 1), or to the smallest run's if below it (<
+    1), keyed by name. Values within the runs are left out."""
     asked = {name: float(value) for name, value in with_ratios({n: np.asarray(v) for n, v in values.items()}).items()}
     factors = {name: factor(value, *fitted[name]) for name, value in asked.items() if name in fitted}
     return {name: times for name, times in factors.items() if times != 1 and np.isfinite(times)}

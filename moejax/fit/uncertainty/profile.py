@@ -18,7 +18,7 @@ from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.objective import FitObjective
-from moejax.fit.uncertainty.derivatives import FitDerivatives, Functional, derivatives
+from moejax.fit.uncertainty.derivatives import FitDerivatives, Functional, derivatives, not_one_number
 from moejax.fit.uncertainty.undetermined import FLAT
 from moejax.float64 import float64
 from moejax.interval import Interval
@@ -38,13 +38,13 @@ STIFFNESS = 100.0
 
 
 def profile(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9) -> Interval:
-    """Return the interval of a number's values that the runs do not reject, with all coefficients refitted at each
-    value.
+    """Return the profile interval of a number: the values that the runs do not reject.
 
     At each value, the objective is minimized over the laws that give the number this value. The interval ends where the
-    objective exceeds its minimum by ``chi²(level) · dispersion / 2``. For squared residuals this is the likelihood
-    ratio; for the Huber penalty it is a robust counterpart. Unlike a standard error, the interval accounts for
-    nonlinearity, and unlike a bootstrap, it is not random. A bound that the runs do not determine is infinite.
+    objective exceeds its minimum by ``chi²(level) · dispersion / 2``, where ``chi²(level)`` is the quantile of
+    chi-squared with one degree of freedom. For squared residuals this is the likelihood ratio; for the Huber penalty it
+    is a robust counterpart. Unlike a standard error, the interval accounts for nonlinearity, and unlike a bootstrap, it
+    is not random. A bound that the runs do not determine is infinite.
 
     Raises:
       UserError: the functional does not give one finite number, or no coefficient changes the number.
@@ -237,7 +237,7 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
     at = derivatives(result, runs)
     numbers = at.evaluate(functional)
     if numbers.size != 1 or not np.isfinite(numbers).all():
-        raise UserError(f"A profile needs an estimand with one finite number; got {numbers}.")
+        raise UserError(not_one_number("A profile", numbers))
     slope = at.slopes(functional)[0]
     least = STILL * abs(float(numbers[0]))
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
@@ -248,7 +248,8 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
         spread = float(np.sqrt(max(slope @ inverse @ slope * at.dispersion, 0.0)))
     if not spread > least:
         raise UserError(
-            "No fitted coefficient affects this number at the end of the search, so the runs do not determine it."
+            "No fitted coefficient affects this number at the end of the search, so the runs do not determine it; "
+            "choose another number."
         )
     limit = float(2 * scipy.special.gammaincinv(0.5, level)) * at.dispersion / 2
     middle = float(numbers[0])

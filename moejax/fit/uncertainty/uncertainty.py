@@ -1,8 +1,8 @@
-"""Represent the uncertainty of a fit, and compute standard errors, degrees of freedom, intervals and ranges.
+"""Represent the uncertainty of a fit, and compute standard errors, degrees of freedom and intervals.
 
 The degrees of freedom measure how many draws (groups of runs, or runs) determine a number's standard error. In a table
-of forty groups, only one group may vary the quantity that a coefficient describes. The coefficient's error then depends
-on one draw, and Student's t must account for this. Satterthwaite's degrees of freedom match a chi-squared
+of forty groups, the quantity that a coefficient describes may vary in only one group. The coefficient's error then
+depends on one draw, and Student's t must account for this. Satterthwaite's degrees of freedom match a chi-squared
 variable to the mean and variance of the variance estimate, for independent and identically distributed residuals (Bell
 and McCaffrey 2002).
 
@@ -38,7 +38,7 @@ Numbers = Float[np.ndarray, " answers"]
 
 
 def keeps_sign(law: Law | type) -> dict[str, bool]:
-    """Return whether each coefficient of a law has a fixed sign, keyed by name; one declared ``any`` may be 0.
+    """Return whether each coefficient of a law has a fixed sign, keyed by name. A coefficient of sign ``any`` may be 0.
 
     Args:
       law: a law or its class.
@@ -86,7 +86,7 @@ class Spread:
     """Reason for each missing error (``FitResult.unknown``), else an empty string; no entries if none is missing."""
 
     def without(self, unknown: Sequence[str]) -> Spread:
-        """Return a copy without the errors of numbers for which a reason is given; earlier reasons are kept."""
+        """Return a copy in which numbers with a reason in ``unknown`` have no error; earlier reasons are kept."""
         reasons = tuple(why or before for why, before in zip(unknown, self.unknown or unknown, strict=True))
         errors = np.where([bool(why) for why in reasons], np.nan, self.errors)
         return dataclasses.replace(self, errors=errors, unknown=reasons)
@@ -113,16 +113,16 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionIntervals:
-    """Prediction ranges for new runs, with one entry per run."""
+    """Prediction intervals for new runs, with one entry per run."""
 
     low: Float[np.ndarray, " designs"]
     loss: Float[np.ndarray, " designs"]
     high: Float[np.ndarray, " designs"]
     from_coefficients: float
-    """Share of the variance due to the coefficients, over all designs with a range; the rest is lack of fit. NaN
-    without any range."""
+    """Share of the variance due to the coefficients, over all designs with an interval; the rest is lack of fit. NaN if
+    no design has an interval."""
     unknown: tuple[str, ...]
-    """Per run, the reason for a missing range (``FitResult.unknown``), or an empty string."""
+    """Per run, the reason for a missing interval (``FitResult.unknown``), or an empty string."""
 
 
 Leverages = Sequence[Float[np.ndarray, "_ axes"]]
@@ -150,7 +150,8 @@ def stretch(sizes: Float[np.ndarray, " rank"]) -> Float[np.ndarray, " rank"]:
 
 
 def satterthwaite(leverages: Leverages, contrasts: Contrasts) -> Float[np.ndarray, " answers"]:
-    """Return each number's degrees of freedom (tr P)² / |P|²; 1 if no residual contributes.
+    """Return each number's degrees of freedom (tr P)² / |P|², with trace tr P and Frobenius norm |P|; 1 if no residual
+    contributes.
 
     P is the covariance of the draws' parts of the number's variance. A draw's part is the square of a·e, where e are
     the draw's residuals and a is the CR2-adjusted contrast within the draw. With u the part of a that the fit absorbs,
@@ -212,7 +213,7 @@ COVARIANCES = {
 """Descriptions of the covariance methods by name. The sandwich treats the runs of a group as one draw."""
 
 STANDARD = "from standard errors"
-"""Method of an interval from a standard error and Student's t, as text after the level."""
+"""Method of an interval from a standard error and Student's t, as text that follows the level in a heading."""
 
 LARGEST_FOLDS = 50.0
 """Maximum distance of a drawn coefficient from its fitted value, in e-folds, to avoid float overflow."""
@@ -237,7 +238,7 @@ class Uncertainty:
     degrees_of_freedom: int
     """Degrees of freedom of Student's t if there are no leverages: runs minus fitted coefficients, at least 1."""
     axes: tuple[Mapping[str, float], ...]
-    """Independent error directions, each as the relative changes of the fitted coefficients.
+    """Independent directions of error. Each holds the relative changes of the fitted coefficients, keyed by name.
 
     Empty if the runs give no covariance.
     """
@@ -301,9 +302,9 @@ class Uncertainty:
         """Draw laws from the covariance, which must exist.
 
         Sizes are measured in units of the middle of the fitted ranges. In these units a law is nearly linear in its
-        coefficients, so that coefficient errors that cancel in the fitted runs also cancel in every draw. Laws in which
-        a coefficient changes its sign are left out. A coefficient whose standard error exceeds ``MOST_LINEAR`` times
-        its size is drawn on a logarithmic scale.
+        coefficients. Errors of coefficients that cancel in the fitted runs therefore also cancel in every draw. Laws in
+        which a coefficient changes its sign are left out. A coefficient is drawn on a logarithmic scale if its standard
+        error exceeds ``MOST_LINEAR`` times its absolute value.
         """
         random, deviations = np.random.default_rng(0), np.asarray(self.deviations)
         centered = self._centered(law)
@@ -355,7 +356,7 @@ class Uncertainty:
         return {kind: float(np.exp(np.mean(logs))) for kind, logs in middles.items() if logs}
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data, keyed by field."""
         return finite(fields(self))
 
 
@@ -430,7 +431,7 @@ class Stepped:
 
 @dataclass(frozen=True, kw_only=True)
 class Resamples:
-    """The coefficients of a bootstrap, as a fit's file stores them, so that all later intervals use them."""
+    """The coefficients of a bootstrap, as a fit's file stores them. All later intervals use them."""
 
     coefficients: Mapping[str, tuple[float, ...]]
     """Value of every coefficient in each resample."""
@@ -439,7 +440,7 @@ class Resamples:
     """Number of groups, or runs, that each resample is drawn from."""
     unfinished: int = 0
     vanished: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    """Numbers of the resamples in which a coefficient vanished."""
+    """Indices of the resamples in which a coefficient vanished, keyed by coefficient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,5 +499,7 @@ def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> Uncertainty:
             )
     lengths = {len(stored.deviations), *(len(row) for rows in stored.leverages for row in rows)}
     if lengths != {len(stored.axes)}:
-        raise UserError(f"uncertainty has {len(stored.axes)} axes, but another number of deviations or leverages.")
+        raise UserError(
+            f"uncertainty has {len(stored.axes)} axes, but another number of deviations or leverages; fit again."
+        )
     return stored

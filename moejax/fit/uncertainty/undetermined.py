@@ -50,7 +50,8 @@ def alternatives(
     values: Float[np.ndarray, " ends"],
     runs: int,
 ) -> tuple[dict[str, float], ...]:
-    """Return the coefficients of local optima that fit equally well, the most different optima first.
+    """Return the coefficients of local optima that fit equally well, each keyed by name, the most different optima
+    first.
 
     Args:
       value: the objective at ``point``, in the unit of ``values``.
@@ -134,7 +135,7 @@ def directions_of(
     point: Float[np.ndarray, " free"],
     flat: Float[np.ndarray, "directions free"],
 ) -> tuple[dict[str, float], ...]:
-    """Return directions of the search coordinates as steps of the law's coefficients."""
+    """Return directions of the search coordinates as steps of the law's coefficients, keyed by name."""
     bounded = objective.logarithmic
     # Near a bound of the search a coordinate has little effect on its coefficient; at the bound it has none.
     farthest = FARTHEST * objective.widest
@@ -238,8 +239,8 @@ class Probes:
     def moved(self, answers: Any, interval: Interval) -> bool:
         """Return whether a number with these values under the laws is not determined.
 
-        A number is not determined if it changes along a direction. It is not determined either if a law that fits
-        equally well gives no value, or a value that differs significantly.
+        A number is not determined if it changes along a direction, or if its value under a law that fits equally well
+        is undefined or differs significantly.
         """
         sides, others = np.split(np.asarray(answers, np.float64), [2 * len(self.directions)])
         one, other = sides.reshape(-1, 2).T
@@ -253,7 +254,8 @@ NO_EFFECT = 1e-7
 """Change of log loss per e-fold (linear for coefficients without a fixed sign) below which a coefficient has no effect.
 """
 NOT_MOVED = 1e-9
-"""Distance from the starting point below which the search did not move a coefficient, so that it is unidentified."""
+"""Distance from the initial guess below which a coefficient counts as not moved by the search, and so as
+unidentified."""
 PARTICIPATES = 0.3
 """Component of a unit direction above which a coefficient is listed as part of the direction."""
 
@@ -263,7 +265,8 @@ class Identified:
     """The conditioning and identifiability of a fit at its optimum."""
 
     condition_number: float
-    """Condition number of J'WJ, with J the Jacobian of log loss in the coordinates of the search."""
+    """Condition number of JᵀWJ: J is the Jacobian of log loss in the coordinates of the search, and W the runs'
+    weights."""
     unidentified: dict[str, str]
     """Coefficients that the data do not determine, with the reason."""
     sentences: tuple[str, ...]
@@ -275,7 +278,7 @@ class Identified:
 def identify(
     objective: FitObjective, data: Mapping[str, Any], weights: np.ndarray, point: np.ndarray, start: np.ndarray | None
 ) -> Identified:
-    """Return which coefficients the runs determine at an optimum reached from ``start``."""
+    """Return which coefficients the runs determine at an optimum that was reached from the initial guess ``start``."""
     with float64():
         predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))
     kept = np.asarray(weights) > 0
@@ -285,7 +288,7 @@ def identify(
         if np.abs(slopes[kept, i]).max() < NO_EFFECT:
             unidentified[name] = "no prediction depends on it at the end of the search"
         elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
-            unidentified[name] = "the search did not move it from its starting value"
+            unidentified[name] = "the search did not move it from its initial guess"
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
     flat = undetermined(sizes)
     scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(objective.free))

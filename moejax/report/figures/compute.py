@@ -34,7 +34,7 @@ SIZES = ("params_active", "params_total", "params_embedding")
 BUDGETS = 25
 """Number of budgets of a curve."""
 REACH = 1e3
-"""Maximum ratio of a model size on a curve to the runs' largest size, and of the runs' smallest size to it."""
+"""Factor by which model sizes on a curve may be above the runs' largest size or below their smallest."""
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
 DENSE = 1.02
@@ -53,16 +53,16 @@ class _Family:
 
 @dataclass(frozen=True, eq=False)
 class _Least:
-    """A law's lowest loss at every budget, over sizes with the proportions of a class of models."""
+    """A law's lowest loss at every budget, over sizes with the proportions of one family of models."""
 
     like: Mapping[str, float]
     """Values of the typical run."""
     sizes: Sequence[str]
     """Fields that scale together; without any, the loss depends on the budget alone."""
     main: str
-    """Size field that is varied, as a ratio to the typical run's value."""
+    """Size field that is varied; its values are given as ratios to the typical run's."""
     counted: float
-    """FLOPs per token and unit of ``main``."""
+    """FLOPs per token, divided by the value of ``main``."""
     budgets: np.ndarray
     ratios: tuple[float, float]
     """Logarithms of the smallest and of the largest ratio."""
@@ -121,7 +121,10 @@ def compute_table(
     law = fit.law if isinstance(fit, FitResult) else fit
     output = fit.output if isinstance(fit, FitResult) else next(iter(law.outputs))
     if output != "loss" or "num_layers" in law.inputs:
-        raise UserError(f"The figure needs a loss law of size and tokens; {type(law).__name__} is another kind of law.")
+        raise UserError(
+            f"The figure needs a law that predicts the loss from size and tokens, such as chinchilla; "
+            f"{type(law).__name__} does not."
+        )
     values = {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design or Design()).items()}
     if missing := [name for name in law.inputs if name not in values and value_of(design or Design(), name) is None]:
         raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table with these columns.")
@@ -245,9 +248,9 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     if alike:
         band = f"The law gives all families the same line. {band}"
     said = (
-        "Lines show the law's lowest loss at each budget, over sizes with the proportions of the family's typical run; "
-        f"tokens use up the budget. {band} A run lies above its line because its size is not optimal, or because of "
-        "noise."
+        "A line shows the law's lowest loss at each budget: the size varies with the proportions of the family's "
+        f"typical run, and the remaining budget gives the tokens. {band} A run lies above its line because its size is "
+        "not optimal, or because of noise."
     )
     return figure(
         "Loss against compute, with the law",
@@ -265,7 +268,8 @@ def _same_curves(curves: DataFrame, families: list[str]) -> bool:
 
 
 def _view(runs: DataFrame, curves: DataFrame) -> tuple[float, float]:
-    """Return the limits of the loss axis. They include all runs and curves, and bands up to half of this range away."""
+    """Return the limits of the loss axis. They include all runs and curves, and bands up to half of the distance
+    between the limits beyond them."""
     losses = np.concatenate([column(runs, "loss"), column(curves, "loss")])
     losses = losses[np.isfinite(losses)]
     low, high, room = losses.min(), losses.max(), 0.5 * (np.ptp(losses) or 0.1)

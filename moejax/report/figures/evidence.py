@@ -23,7 +23,7 @@ from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
-    """Return a function of the law for each fitted coefficient that the data determine."""
+    """Return a functional for each fitted coefficient that the data determine, keyed by coefficient."""
     return {name: CoefficientOf(name) for name in result.coefficients if not result.state(name)}
 
 
@@ -117,8 +117,9 @@ def profiles(inputs: FigureInputs) -> Figure:
         )
     return figure(
         "Profile likelihoods",
-        "Each estimand is fixed at a value and all coefficients are refitted. The 90 % interval ends where the curve "
-        "crosses the grey line; if a curve never crosses it, the runs do not determine the estimand.",
+        "Each estimand is held at a series of values, and all coefficients are refitted at each. The 90 % interval "
+        "ends where the curve crosses the grey line; if a curve never crosses it, the runs do not determine the "
+        "estimand.",
         panels,
         columns=3,
         height=2.2,
@@ -126,7 +127,7 @@ def profiles(inputs: FigureInputs) -> Figure:
 
 
 def influence(inputs: FigureInputs) -> Figure:
-    """Draw the estimate without each of its most influential runs."""
+    """Draw the change of an estimate when each of its most influential runs is removed."""
     table = inputs.table.copy()
     table["share"] = column(table, "if_removed") / np.maximum(np.abs(column(table, "estimate")), 1e-300)
     table = table.reindex(table["share"].abs().sort_values(ascending=False).index).head(INFLUENTIAL)[::-1]
@@ -139,8 +140,8 @@ def influence(inputs: FigureInputs) -> Figure:
     axes.tick_params(axis="y", length=0)
     return Figure(
         "Influence of runs on the estimate",
-        f"The {len(names)} most influential runs, to first order, by differentiating through the optimum. An "
-        "estimate that depends on a single run is only as reliable as that run.",
+        f"The {len(names)} runs whose removal changes the estimate most, to first order (by differentiating through "
+        f"the optimum). An estimate that depends on a single run is only as reliable as that run.",
         drawing,
         table[["run", "estimand", "estimate", "if_removed"]][::-1].to_dict("records"),
     )
@@ -163,9 +164,9 @@ def starts(inputs: FigureInputs) -> Figure:
         ylim=(3e-11, max(1.0, 3 * float(above.max()))),
     )
     return figure(
-        "Agreement of starts",
+        "Agreement of initial guesses",
         f"{near.sum()} of {len(value)} optimized initial guesses reached the lowest objective, within 0.01 % (grey "
-        "line; exact ties are drawn at 1e-10). If few do, the global minimum may be lower.",
+        f"line; exact ties are drawn at 1e-10). If only a few do, the global minimum may be lower.",
         [panel],
         columns=1,
         height=2.8,

@@ -52,8 +52,8 @@ class Figure:
         """Write the drawing as PNG, SVG or PDF, depending on the suffix of the path; an existing file is replaced.
 
         Args:
-          width: width in inches, such as 3.3 for a column of a two-column paper, for figures of one panel. Height and
-            fonts keep their size. By default 7.2, the width of a page.
+          width: width in inches, by default 7.2, the width of a page. A figure of one panel fits a column of a
+            two-column paper with 3.3. Height and fonts keep their size.
 
         Raises:
           UserError: the suffix is not supported, or the width is not between ``NARROWEST`` and ``WIDEST``.
@@ -214,7 +214,8 @@ def evaluate(law: Law, output: str = "loss", /, **fields: ArrayLike) -> np.ndarr
 
 
 def structured(active_experts: ArrayLike, shared_share: ArrayLike, **sizes: ArrayLike) -> dict[str, Any]:
-    """Return design fields with active experts G and shared share S, for ``evaluate``."""
+    """Return design fields, keyed by name, for ``evaluate``: active experts G, the share S of them that is shared, and
+    sizes."""
     active = np.asarray(active_experts, float)
     shared = active * shared_share
     return {"top_k": active - shared, "num_shared_experts": shared, **sizes}

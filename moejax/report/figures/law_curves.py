@@ -27,13 +27,13 @@ MOST_EPOCHS = 100
 TOKENS_PER_PARAM = (2, 2000)
 PARAMS_PER_SQUARE_WIDTH = 16.0
 BUDGETS = (1e17, 1e24)
-"""FLOPs range for laws without a fitted range."""
+"""Lowest and highest FLOPs for laws without a fitted range."""
 LINES, POINTS = 4, 81
 
 Fields = Mapping[str, ArrayLike]
 """Design fields, for ``evaluate``."""
 Lines = Mapping[str, Fields]
-"""Fixed fields of each line, by its label."""
+"""Fixed fields of each line, keyed by label."""
 
 
 def kaplan(inputs: FigureInputs) -> Figure:

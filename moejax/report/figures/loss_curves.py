@@ -1,4 +1,4 @@
-"""Draw training curves: losses with their law and schedules, trunks and branches, and annealed losses."""
+"""Draw loss curves: measured and predicted losses, schedules, trunks with their branches, and annealed losses."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def fitted_curves(table: DataFrame, best: BestSchedule | None = None, level: flo
             for i, (name, own) in enumerate(every.items())
         ]
         panels.append(Panel(x=STEP, y=RATE, series=series, title=f"Best for {len(best.rates):,} steps"))
-    said = " Right: the schedule with the lowest loss under the law, an extrapolation." if best is not None else ""
+    extrapolated = " Right: the schedule with the lowest loss under the law; no curve with this schedule was measured."
+    said = "" if best is None else extrapolated
     return figure(
         "Loss curves and their law",
         f"Points are a sample of the measured losses; lines are the law, dashed for curves that were not fitted.{said}",
@@ -128,9 +129,9 @@ def training_curves(findings: Findings) -> Figure | None:
     left_out = f" The first {PANELS} of {len(curves)} models are shown." if len(curves) > PANELS else ""
     return Figure(
         "Training curves",
-        "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
-        "(orange). The other models' trunks are grey; the dotted line is the unigram entropy. A branch drops below "
-        "its trunk because of the decay. Losses are of single batches." + left_out,
+        "Blue: each model's trunk, trained at a stable learning rate. Orange: a branch per token budget, in which the "
+        "learning rate decays, so that the loss drops below the trunk's. Grey: the other models' trunks. Dotted line: "
+        "the unigram entropy. Losses are those of single batches." + left_out,
         drawing,
         [
             {"model": name, "phase": phase, **_point(line)}
@@ -248,7 +249,7 @@ def annealed_losses(annealed: StudyAnnealed) -> Figure:
         "Annealed losses, predicted and measured",
         "Grey: the trunk at its constant learning rate. Filled: the measured ends of its branches. Open: each end, "
         "predicted from the trunk and the other branches only. Squares: budgets without a trained branch. Vertical "
-        f"lines: {LEVEL:.0%} ranges.{left}",
+        f"lines: {LEVEL:.0%} prediction intervals.{left}",
         panels,
         columns=min(3, len(panels)),
         height=2.6,
@@ -279,6 +280,6 @@ def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
 
 def _ranges(tokens: np.ndarray, low: object, high: object, color: str) -> list[Series]:
     return [
-        Series(label=f"{LEVEL:.0%} range", x=[x, x], y=[a, b], color=color, width=1.2, in_legend=False)
+        Series(label=f"{LEVEL:.0%} interval", x=[x, x], y=[a, b], color=color, width=1.2, in_legend=False)
         for x, a, b in zip(tokens, np.asarray(low), np.asarray(high), strict=True)
     ]

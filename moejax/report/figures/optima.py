@@ -1,4 +1,4 @@
-"""Draw laws at a budget: losses along it with the optimum, frontiers, and landscapes of designs."""
+"""Draw laws at a budget: IsoFLOP slices with the optimum, frontiers, and landscapes of designs."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def isoflop_slice(findings: Findings) -> Figure | None:
     panels[0].set_ylabel("loss by the law, nats/token")
     return Figure(
         "IsoFLOP slice",
-        "Loss by each fitted law along one budget, from few active parameters and many tokens to the opposite "
-        f"(6 · active · tokens = budget, {_times(analysed.decisions)} the largest trained). Markers are the "
-        "closed-form optima with the bootstrap's 90 % range. The curves extrapolate outside the shaded sizes, and "
-        "everywhere if the budget is larger than trained.",
+        "Loss by each fitted law at one budget, from few active parameters and many tokens to the opposite (6 · active "
+        f"· tokens = budget, {_times(analysed.decisions)} the largest trained). Markers are the closed-form optima "
+        "with the bootstrap's 90 % intervals. The curves extrapolate outside the shaded sizes, and everywhere if the "
+        "budget is larger than trained.",
         drawing,
         rows,
     )

@@ -1,4 +1,4 @@
-"""Define panels as data. The drawing and the CSV table come from the same series, so they agree."""
+"""Define panels as data. The drawing and the CSV table are made from the same series, so that they agree."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Series:
     """Points of a panel with a common style."""
 
     label: str
-    """Its name in the legend and in the table."""
+    """Name of the series in the legend and in the table."""
     x: ArrayLike
     y: ArrayLike
     mark: str = "line"
@@ -105,7 +105,7 @@ class Panel:
     corner: str = ""
     """Text in the lower right corner."""
     legend: Sequence[Series] = ()
-    """Entries of the legend without points, such as one line that stands for several."""
+    """Legend entries without points, such as one entry for several lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,8 @@ LARGEST_AREA = 60.0
 def draw(
     panels: Sequence[Panel | Field], *, columns: int = 3, height: float = 2.6, sharey: bool = False
 ) -> tuple[Drawing, list[dict[str, Any]]]:
-    """Draw panels with a common legend below them; return the drawing and the rows of its table."""
+    """Draw panels with a common legend below them; return the drawing and the plotted values as table rows, keyed by
+    column."""
     drawing, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
     style, known = _styles(panels), dict[str, Line2D]()
     most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)

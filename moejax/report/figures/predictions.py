@@ -74,7 +74,7 @@ MOST = 30
 
 
 def held_out_runs(inputs: FigureInputs) -> Figure:
-    """Draw the prediction, range and measurement of each held-out run."""
+    """Draw the prediction, prediction interval and measurement of each held-out run."""
     table = inputs.table.copy()
     table["away"] = np.abs(column(table, "half_ranges"))
     shown = table.sort_values("away", ascending=False, na_position="last").head(MOST)[::-1]
@@ -85,12 +85,12 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     ]
     lines, inside = np.arange(len(shown)), column(shown, "half_ranges")
     drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.2 * len(names))
-    axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="range")
+    axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="interval")
     axes.plot(predicted, lines, "|", color=BLUE, markersize=9, label="predicted")
     for label, kept, marker, color in (
-        ("measured, in its range", np.abs(inside) <= 1, "o", BLUE),
+        ("measured, inside", np.abs(inside) <= 1, "o", BLUE),
         ("measured, outside", np.abs(inside) > 1, "^", ORANGE),
-        ("measured, without a range", ~np.isfinite(inside), "D", MUTED),
+        ("measured, no interval", ~np.isfinite(inside), "D", MUTED),
     ):
         if kept.any():
             axes.plot(measured[kept], lines[kept], marker, color=color, markeredgecolor=PAPER, label=label)
@@ -100,12 +100,13 @@ def held_out_runs(inputs: FigureInputs) -> Figure:
     axes.tick_params(axis="y", length=0)
     drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     within, ranged, level = (table["away"] <= 1).sum(), np.isfinite(table["away"]).sum(), table["level"].iloc[0]
-    share = f"{within} of {ranged} runs lie in their {in_percent(level)} ranges"
+    share = f"{within} of {ranged} runs lie in their {in_percent(level)} prediction intervals"
     some = f" The {len(shown)} farthest of {len(table)} are drawn." if len(shown) < len(table) else ""
     columns = ["split", "run", "measured", "predicted", "low", "high", "half_ranges"]
     return Figure(
         "Runs that were not fitted",
-        f"{share}, each predicted by a fit without it; farthest first.{some}{inputs.whose}",
+        f"{share}. Each run is predicted by a fit without it; the farthest from their predictions are "
+        f"first.{some}{inputs.whose}",
         drawing,
         shown[::-1][columns].to_dict("records"),
     )
@@ -241,7 +242,8 @@ def predicted_vs_actual(findings: Findings) -> Figure | None:
     return Figure(
         "Predicted against measured",
         "All runs shown were fitted. Points on the line are predicted exactly; bars contain 90 % of the bootstrap "
-        "resamples. If all points of a kind lie on one side, the law cannot describe them.",
+        "resamples. If all points of a class (dense or MoE) lie on one side of the line, the law cannot describe this "
+        "class.",
         drawing,
         rows,
     )

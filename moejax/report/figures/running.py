@@ -143,8 +143,8 @@ def restarts(inputs: FigureInputs) -> Figure:
     )
     return Figure(
         "Kills and resumes",
-        "Every attempt of every training run over wall time. A diamond, a cross or a square marks an interruption; "
-        "the number next to it is the time spent on repeated steps." + fewer + inputs.whose,
+        "Every attempt of every training run over wall time. A diamond, a cross or a square marks an interruption; the "
+        "number next to the mark is the time spent on repeated steps." + fewer + inputs.whose,
         drawing,
         table.to_dict("records"),
     )
@@ -248,9 +248,9 @@ def routing_health(inputs: FigureInputs) -> Figure | None:
         panels.append(Panel(x=TOKENS, y=MEASURES[name], series=series))
     return figure(
         "Routing health",
-        "Statistics of every MoE model on the validation set: the spread of its experts' loads, the worst load, and "
-        "the share of dropped assignments, if any are dropped. With healthy routing, they stay low and fall with "
-        "tokens.",
+        "Statistics of every MoE model on the validation set: the spread of its experts' loads, the largest load, and "
+        "the share of dropped assignments, if any are dropped. With healthy routing, these statistics are low and fall "
+        "with tokens.",
         panels,
         columns=3,
         height=2.6,

@@ -65,14 +65,16 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
 
 
 def _distinct(best: DataFrame) -> DataFrame:
-    """Keep only the best of runs whose FLOPs are equal within ``EQUAL``, for example after rounding of tokens."""
+    """Return the best run of each set of runs whose FLOPs are equal within ``EQUAL``, for example after rounding of
+    tokens."""
     flops = column(best, "flops")
     keeps = [i + 1 == len(flops) or flops[i + 1] > (1 + EQUAL) * flops[i] for i in range(len(flops))]
     return best[np.asarray(keeps, bool)]
 
 
 def _by_class(table: DataFrame) -> list[Series]:
-    """Return a series of points for each of up to five classes of the first variable that varies."""
+    """Return a series of points for each class of runs. The classes, up to five, divide the values of the first
+    variable that varies."""
     varied = [name for name in BY if name in table and table[name].nunique() > 1]
     clearly = (name for name in varied if table[name].max() > CLEARLY * table[name].min())
     name = next(clearly, varied[0] if varied else None)
