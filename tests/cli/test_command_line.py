@@ -175,7 +175,7 @@ def test_overrides_may_be_written_with_a_space():
         (["--config.architecture.router=magic"], "router 'magic' is unknown"),
         (["--config.architecture.router=switch"], "set top_k to 1"),
         (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; choose from"),
-        (["--config.recipe.data.source=pile"], "no file or folder pile to read. Named sources are python_stdlib"),
+        (["--config.recipe.data.source=pile"], "no file or folder pile to read. Give an existing one, python_stdlib"),
         (["--config.name=../x"], "it names a folder"),
     ],
 )
@@ -309,7 +309,7 @@ def test_ctrl_c_while_the_command_line_is_imported_is_a_sentence(monkeypatch, ca
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("x = 1", "no function get_config"),
+        ("x = 1", "no function get_config; define one that returns"),
         ("def get_config(): return {}", "it must be an ml_collections.ConfigDict"),
         (
             "import nothing_like_this",

@@ -190,7 +190,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--each", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--weight", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--folds", "99"], "got 99"),
-        (MAPPED, "One of --law, --form or --recipe is required"),
+        (MAPPED, "A required option is missing; give --law, --form or --recipe"),
         ([*MAPPED, "--recipe", "launch-check"], "give --law NAME"),
         ([*MAPPED, "--recipe", "zhao"], "no column params_total"),
         ([*MAPPED, "--recipe", "tian", "--map", "top_k=1"], "no column num_experts"),
