@@ -78,7 +78,7 @@ def test_an_item_of_a_list_that_is_not_there_is_named(key):
     from moejax.cli.config_file import override
     from moejax.errors import UserError
 
-    with pytest.raises(UserError, match=r"config\.sizes is a list with items 0 to 1"):
+    with pytest.raises(UserError, match=r"give an item of the list config\.sizes, from 0 to 1"):
         override({"sizes": [1, 2]}, f"--config.sizes.{key}=3")
 
 
@@ -203,7 +203,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
         ),
         (["launch", "slurm", "--out", "x"], "--out x was given without --config; add --config=FILE.py"),
         (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),
-        (["train", "--config.seed=1", "--out", "x"], "no --config=FILE.py was given"),
+        (["train", "--config.seed=1", "--out", "x"], "also name the file, with --config=FILE.py"),
         (["report", "nowhere"], "nowhere"),
         (["reproduce", "--json="], "--json: is empty; give a local path"),
     ],
@@ -285,7 +285,10 @@ def test_what_needs_no_mathematics_to_be_refused_is_refused_before_it_is_importe
     ("words", "sentence"),
     [
         (["study", "--config=configs/studies/quickstart.py", "--config.models.none.top_k=1"], "config.models.none is"),
-        (["train", "--config=configs/tiny.py", "--config.recipe.budgets_tokens.9=1"], "is a list with items 0 to"),
+        (
+            ["train", "--config=configs/tiny.py", "--config.recipe.budgets_tokens.9=1"],
+            "give an item of the list config.recipe.budgets_tokens, from 0 to",
+        ),
         (["count", "--config=configs/tiny.py", "--config.recipe.data.sequence_length=32"], ""),
     ],
 )
