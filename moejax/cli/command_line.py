@@ -94,8 +94,8 @@ def run(words: Sequence[str]) -> int:
 def _open_closed_streams() -> None:
     """Redirect streams that the caller closed (``>&-``) to the null device, so that the command runs as usual.
 
-    Descriptors 1 and 2 are reopened too. Otherwise the next file that the command opens would get the free descriptor
-    and receive the output.
+    Descriptors 1 and 2 are reopened too. A file that the command opens next would otherwise get the free descriptor and
+    receive the output.
     """
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
@@ -151,7 +151,9 @@ def _run_command(name: str, rest: list[str]) -> int:
         given, overrides = split_overrides(rest)
         command = parse_command(name, given, {"overrides": tuple(overrides), "words": tuple(rest)})
         if overrides and not getattr(command, "config", None):
-            raise UserError(f"{overrides[0]} changes a setting of a config file, but no --config=FILE.py was given.")
+            raise UserError(
+                f"{overrides[0]} changes a setting of a config file; also name the file, with --config=FILE.py."
+            )
         inputs, outputs = _files(command)
         with reading(inputs):
             for field, place in outputs.items():

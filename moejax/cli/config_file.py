@@ -92,10 +92,12 @@ def _known(group: Any, key: str, where: str) -> Any:
     if isinstance(group, list):
         # int(key) would fail for digits of other scripts (²) and for thousands of digits.
         if key not in map(str, range(len(group))):
-            raise UserError(f"{where}.{key} does not exist; {where} is a list with items 0 to {len(group) - 1}.")
+            raise UserError(
+                f"{where}.{key} does not exist; give an item of the list {where}, from 0 to {len(group) - 1}."
+            )
         return int(key)
     if not isinstance(group, dict):
-        raise UserError(f"{where} is a single setting, so it has no {key}.")
+        raise UserError(f"{where} is a single setting, so it has no {key}; write --{where}=VALUE.")
     if key not in group and not group:
         raise UserError(f"{where} is an empty group of settings; write {where}={{'{key}': VALUE}}.")
     if key not in group:
@@ -179,7 +181,9 @@ def load_architecture(config: str, overrides: Sequence[str]) -> tuple[Architectu
 
     settings = read(config).to_dict()
     if "architecture" not in settings:
-        raise UserError(f"{config} has no `architecture`; it has {', '.join(settings)}.")
+        raise UserError(
+            f"{config} has no `architecture`, only {', '.join(settings)}; give the config file of a training run."
+        )
     where = "config.architecture"
     settings["architecture"] = dump(build(Architecture, settings["architecture"], where))
     recipe, of_data = settings.get("recipe"), "config.recipe.data"
@@ -228,7 +232,9 @@ def read(config: str) -> Any:
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be run ({says('Python', error)}); correct the file.") from error
     if not callable(vars(module).get("get_config")):
-        raise UserError(f"{name} is not a config file: it has no function get_config.")
+        raise UserError(
+            f"{name} is not a config file, because it has no function get_config; define one that returns a ConfigDict."
+        )
     parameters = inspect.signature(module.get_config).parameters.values()
     if argument and not parameters:
         raise UserError(f"{name} takes no argument, but :{argument} was given; leave it out.")

@@ -120,7 +120,8 @@ def check(command: Command) -> None:
     """Raise ``UserError`` if options violate the declarations of their fields or the command's own rules."""
     cls, names, hints = type(command), given(command), typing.get_type_hints(type(command), include_extras=True)
     if cls.ONE_OF and not {*cls.ONE_OF} & {*names}:
-        raise UserError(f"One of {listed([flag_of(cls, name) for name in cls.ONE_OF], 'or')} is required.")
+        flags = [flag_of(cls, name) for name in cls.ONE_OF]
+        raise UserError(f"A required option is missing; give {listed(flags, 'or')}.")
     for name in names:
         for other in {*cls.__dataclass_fields__[name].metadata.get("excludes", ())} & {*names}:
             raise UserError(f"{flag_of(cls, name)} and {flag_of(cls, other)} exclude each other; give one of them.")

@@ -74,7 +74,7 @@ def check_out(place: str | Path, files: tuple[str, ...] = ()) -> None:
       UserError: the name is invalid, a part of the path is a file, or a file exists and was not written by moejax.
     """
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in str(place)):
-        raise UserError(f"--out is {str(place)!r}; a folder's name has no line breaks or other control characters.")
+        raise UserError(f"--out is {str(place)!r}; give a name without line breaks and other control characters.")
     if "://" in str(place):
         return
     folder = Path(place)

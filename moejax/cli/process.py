@@ -20,8 +20,8 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
     """Make JAX use the CPU if libtpu is installed and there is no accelerator. Variables set by the user take
     precedence.
 
-    Otherwise JAX tries to initialize a TPU through libtpu, which writes many lines to stderr and takes time. The extra
-    ``moejax[plan]`` installs libtpu on machines without a TPU, to compile for TPUs. This needs no initialized TPU.
+    On such a machine, JAX would try to initialize a TPU through libtpu, which writes many lines to stderr and takes
+    time. The extra ``moejax[plan]`` installs libtpu on machines without a TPU, because compilation for TPUs needs it.
     """
     chosen = {"JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"} & environment.keys()
     if chosen or importlib.util.find_spec("libtpu") is None:

@@ -49,7 +49,7 @@ RUNS = (
     "CSV, Parquet or JSON-lines file, one row per run; a study's folder; or a tracker's runs: a folder or database of "
     "MLflow, W&B or TensorBoard, mlflow:URL, wandb:ENTITY/PROJECT, hf:OWNER/NAME"
 )
-LAW = "a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder"
+LAW = "a law or paper name (`moejax laws` lists them), or the path of a fit.json or of the folder that contains it"
 TABLE, FORMULA, FITTING = (
     "reading the table",
     "a law by formula: names that are not columns are coefficients",
@@ -58,7 +58,7 @@ TABLE, FORMULA, FITTING = (
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Split ``NAME=VALUE`` texts into names and values.
+    """Return the values of ``NAME=VALUE`` texts, keyed by name.
 
     Raises:
       UserError: a text is not of this form, or a name is given twice.
@@ -168,7 +168,8 @@ class TableOptions(Command):
     )
     smooth: bool = option(
         False,
-        "with --best-by: use the minimum of a quadratic through the runs near the best run, and its standard error",
+        "with --best-by: use the minimum of a quadratic through the runs near the best run, and the minimum's "
+        "standard error",
         group=TABLE,
     )
     trust_units: bool = option(False, "accept sizes, tokens and FLOPs whose units look wrong", group=TABLE)
@@ -274,7 +275,8 @@ class SignOptions(TableOptions):
                     raise UserError(f"{name} is declared with two signs; give it to only one of the options.")
         if not texts and signs:
             raise UserError(
-                f"The law determines the sign of {', '.join(signs)}; signs can only be declared with --form."
+                f"The law determines the sign of {', '.join(signs)}; signs can only be declared with --form. Leave "
+                "them out, or give a formula with --form."
             )
         if not texts:
             return {}
@@ -329,7 +331,9 @@ class LawOptions(SignOptions):
 class ObjectiveOptions(Command):
     """Options of the objective of a fit."""
 
-    penalty: str = option("huber", "huber or squared", metavar="NAME", group=FITTING)
+    penalty: str = option(
+        "huber", "loss function of the residuals: huber or squared (not a regularizer)", metavar="NAME", group=FITTING
+    )
     delta: float | None = option(
         None, "residual at which the Huber loss becomes linear (default: 0.001)", metavar="NUMBER", group=FITTING
     )
@@ -345,7 +349,7 @@ class ObjectiveOptions(Command):
         return numbers(self.fix, "--fix")
 
     def objective(self) -> Any:
-        """Return the penalty of the residuals."""
+        """Return the loss function of the residuals."""
         from moejax.fit.search.objective import named_penalty
 
         return named_penalty(self.penalty, self.residual, self.delta)
@@ -380,14 +384,17 @@ class SearchOptions(ObjectiveOptions):
             count = parse_whole_number(text)
         except ValueError:
             known = ", ".join(GRIDS)
-            raise UserError(f"--starts {text} is neither a number nor a grid; the grids are {known}.") from None
+            raise UserError(
+                f"--starts {text} is neither a number nor a grid; give a number of initial guesses, or "
+                f"one of the grids {known}."
+            ) from None
         if not 1 <= count <= MOST_STARTS:
             raise UserError(f"--starts is {text}; give a whole number from 1 to {MOST_STARTS:,}.")
         return Sobol(count, self.seed)
 
     def how(self) -> dict[str, Any]:
-        """Return the arguments of ``fit_law`` for these options, except fixed coefficients. Options that are not given
-        are omitted if ``fit_law`` has a default.
+        """Return the arguments of ``fit_law`` for these options, keyed by argument name, except fixed coefficients. An
+        option that is not given is omitted if ``fit_law`` has a default.
         """
         options: dict[str, Any] = {"penalty": self.objective(), "seed": self.seed}
         if self.starts is not None:
@@ -522,8 +529,8 @@ class ExportableOptions(ConfigOptions):
 
     exportable: str | None = option(
         None,
-        "exit before training if no class of transformers (with FAMILY: not that class) can load this architecture; "
-        "hf:moejax also accepts architectures that moejax convert writes with custom code",
+        "exit before training if transformers cannot load this architecture: with hf, as any of its classes; with "
+        "hf:FAMILY, as that family's class; with hf:moejax, also with the custom code of moejax convert",
         metavar="hf[:FAMILY]",
     )
 

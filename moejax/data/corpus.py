@@ -96,8 +96,8 @@ class Corpus:
         return [part.weight for part in self.parts]
 
     def decay_weights(self, first_row: int | None) -> DecayWeights | None:
-        """Return the sets' weights from ``first_row`` on, where the learning-rate decay begins. None if the weights do
-        not change or ``first_row`` is None.
+        """Return the weights of the sets during the learning-rate decay, which begins at ``first_row``. None if the
+        weights do not change or ``first_row`` is None.
         """
         decay = self.config.decay_mixture
         if first_row is None or not decay:
@@ -299,7 +299,9 @@ def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path
 
 
 def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
-    """Return the tokenizer of a config's data before the data are prepared; None for data in an object store."""
+    """Return the tokenizer of a config's first source, prepared or not; None if that source is in an object store and
+    not prepared here.
+    """
     part, place = _placed(config, folder)[0]
     for prepared in (place, path_of(part.source)):
         if (prepared / MANIFEST).is_file():
@@ -308,7 +310,9 @@ def tokenizer_of(config: DataConfig, folder: Path) -> Tokenizer | None:
 
 
 def vocab_size_to_prepare(config: DataConfig, folder: Path) -> int | None:
-    """Return the vocabulary size of the tokenizer with which a source will be prepared; None if it is prepared."""
+    """Return the vocabulary size of the tokenizer with which the first source will be prepared; None if that source is
+    already prepared or in an object store.
+    """
     part, place = _placed(config, folder)[0]
     if is_remote(part.source) or any((path / MANIFEST).is_file() for path in (place, path_of(part.source))):
         return None

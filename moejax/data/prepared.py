@@ -196,8 +196,8 @@ class PreparedSet:
             remember_checked(self.folder, files, place)
 
     def _hashes(self) -> dict[Path, str]:
-        """Return hashes of local files. Tokens in an object store are not hashed, because that would read all of
-        them.
+        """Return the recorded hashes of the set's files, keyed by path. Tokens in an object store are left out, because
+        checking them would read all of them.
         """
         return {
             path: sha256
@@ -208,7 +208,7 @@ class PreparedSet:
 
 
 def shard_hashes(folder: Path, shard: TokenShard) -> dict[Path, str]:
-    """Return the files of a shard of the set in ``folder``, with their hashes at the time of writing."""
+    """Return the recorded hashes of a shard's files, keyed by path. ``folder`` is that of the set."""
     hashes = {}
     for name in SPLITS:
         split = getattr(shard, name)

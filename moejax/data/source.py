@@ -80,7 +80,9 @@ class SourceOptions:
     vocab_size: int = 2**16
     """Vocabulary size of the tokenizer; it determines the token type of files that do not specify a type."""
     single_file: bool = False
-    """True if the source is one file. Its text is then cut into several documents, so that some can be held out."""
+    """True if the source is a single file. The file's text is then cut into several documents, so that some can be held
+    out.
+    """
 
     def end_in(self, path: str) -> int:
         """Return ``end_of_document`` for the token file at ``path``.

@@ -12,7 +12,7 @@ from moejax.result import Column, Result, Table
 
 def summary(prepared: PreparedSet, sample: int = 0, skipped: Mapping[str, Any] | None = None) -> Result:
     """Return the sizes of both splits, and the text of the first ``sample`` held-out tokens. ``skipped`` is added to
-    the data.
+    the result's data.
     """
     manifest = prepared.manifest
     columns = (

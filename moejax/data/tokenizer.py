@@ -63,7 +63,7 @@ class Tokenizer:
         return None
 
     def save(self, folder: Path) -> str:
-        """Write the required files into ``folder`` and return the name that opens the tokenizer again."""
+        """Write the required files into ``folder``; return the name with which ``open_tokenizer`` loads it."""
         return self.name
 
 

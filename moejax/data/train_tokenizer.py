@@ -45,7 +45,7 @@ def train_tokenizer(
     """
     if vocab_size < LEAST_VOCAB:
         raise UserError(
-            f"The vocabulary has {vocab_size} tokens, but needs at least {LEAST_VOCAB} for the 256 bytes and {END}."
+            f"The vocabulary has {vocab_size} tokens; give at least {LEAST_VOCAB}, for the 256 bytes and {END}."
         )
     input_shards = input_shards_of(source, SourceOptions(text_field))
     tokenizer = Tokenizer(models.BPE())

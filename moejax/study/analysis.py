@@ -1,4 +1,4 @@
-"""Analyse a study's run table: sanity checks, fitted laws with intervals, a held-out test, and decisions."""
+"""Analyze a study's run table: sanity checks, fitted laws with intervals, a held-out test, and decisions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class FollowedRecipe(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Return the results as plain data."""
+        """Return the results as plain data, keyed by name."""
         ...
 
 
@@ -102,7 +102,7 @@ class Analysed:
     laws: list[FittedLaw]
     decisions: list[ComputeOptimum]
     selection: ModelSelection | None = None
-    """The law selected for extrapolation, or the reason why these runs select no law; None if no law was fitted."""
+    """The law selected for extrapolation, or the reason why no law is selected; None if no law was fitted."""
     limits: list[str]
     """Sentences about the limits of conclusions from a table of this size and range."""
     recipe: FollowedRecipe | None = None
@@ -178,7 +178,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
-    """Return notes about the selection of fitted runs from a sweep; empty if the study sweeps no settings."""
+    """Return notes on the sweep from which the fitted runs were selected; empty if the study sweeps no settings."""
     sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
     if not analysis.laws:
         return ()
@@ -191,8 +191,8 @@ def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
 def _analyse_law(
     name: str, table: Path, frame: run_table.DataFrame, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
-    """Fit one law to the table, test it on the held-out runs, and compute its decisions. The third value measures how
-    far the held-out runs are beyond the fitted runs.
+    """Fit one law to the table, test it on the held-out runs, and compute its decisions. The third value, keyed by size
+    or ratio, is the largest held-out value divided by the largest fitted value.
     """
     # The units need no check, because the table comes from training runs or from an import that checked them.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
@@ -300,7 +300,7 @@ FALLING_SHARE = 0.9
 
 @dataclass(frozen=True)
 class SanityCheck:
-    """An expected fact, the observation, and whether the fact holds; None if no run can decide it."""
+    """An expected fact and the observation. ``holds`` is None if no run can decide whether the fact holds."""
 
     fact: str
     found: str

@@ -1,4 +1,6 @@
-"""Predict the losses of branches that were not trained, from the loss curves of a study (``analysis.anneal``)."""
+"""Predict annealed losses, which are the losses of branches that were not trained, from a study's loss curves
+(``analysis.anneal``).
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ class StudyAnnealed:
         return statistics.fmean(errors) if errors else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return the results as plain data."""
+        """Return the results as plain data, keyed by name, such as ``predicted`` and ``errors``."""
         names = ["model", "tokens", "loss", "loss_low", "loss_high", "loss_standard_error"]
         return {
             "level": LEVEL,

@@ -44,7 +44,7 @@ class CloudEngine:
     mount: Mount
 
     def name(self, task: Task) -> str:
-        """Return the service's name for a training run. A second submission of the same training has the same name."""
+        """Return the service's name for a training run. A second submission of the same run has the same name."""
         return kubernetes_name(f"{task.job_name(self.study_name)}-{self._mark(task.study, task.name)}")
 
     def study_label(self, task: Task) -> str:
@@ -81,7 +81,9 @@ def mounted(out: str) -> tuple[Mount, PurePosixPath]:
     protocol, separator, rest = out.partition("://")
     bucket, _, folder = rest.strip("/").partition("/")
     if not separator or not bucket or protocol == "file":
-        raise UserError(f"--out is {out}; cloud machines need a bucket, such as gs://BUCKET/STUDY.")
+        raise UserError(
+            f"--out is {out}; cloud machines cannot read it. Give a folder in a bucket, such as gs://BUCKET/STUDY."
+        )
     path = PurePosixPath("/", bucket)
     return Mount(f"{protocol}://{bucket}", path), path / folder
 
@@ -127,7 +129,8 @@ def run(command: Sequence[str], refused: str, given: str | None = None) -> str:
     """
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"{refused}: {' '.join(done.stderr.split())[-500:]}")
+        reason = " ".join(done.stderr.split())[-500:].rstrip(".")
+        raise UserError(f"{refused}: {reason}. Correct the cause, and run the command again.")
     return done.stdout
 
 
@@ -153,7 +156,9 @@ def cloud_tpu_type(topology: Topology) -> str:
 
 
 def xla_environment(training: Training, topology: Topology) -> dict[str, str]:
-    """Return the environment variable with the chip's XLA options for all programs except the training step."""
+    """Return the environment variable, keyed by its name, with the chip's XLA options for all programs except the
+    training step.
+    """
     options = options_of(topology.chip_name, training.recipe.runtime)
     return {"LIBTPU_INIT_ARGS": " ".join(f"--{name}={value}" for name, value in options.items())} if options else {}
 

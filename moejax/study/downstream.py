@@ -90,7 +90,8 @@ class AskedScore:
         return one.study / FOLDER / one.training.name / f"{one.row['tokens']}.{name}.json"
 
     def stored(self) -> dict[str, Any] | None:
-        """Return the content of the file; None if there is no file, or if it was computed with other settings.
+        """Return the content of the file, with the keys ``asked`` and ``results``; None if there is no file, or if its
+        score was computed with other settings.
 
         Task files that are absent on this machine count as unchanged.
 
@@ -115,7 +116,7 @@ class DownstreamScores:
     """Number of requested scores that are missing."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the results as plain data."""
+        """Return the results as plain data, keyed by field."""
         return {**fields(self), "scores": run_table.records(self.scores)}
 
 

@@ -1,4 +1,6 @@
-"""Turn settings of Slurm, Google Kubernetes Engine and SkyPilot into an engine and the tasks of a study."""
+"""Create the engine (a job-submission backend: Slurm, GKE or SkyPilot) and a study's tasks from the options of
+``moejax launch``.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from moejax.study.slurm import SlurmExecutor, SlurmOptions
 from moejax.study.study import Study
 
 GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
-"""SkyPilot's names for GPUs."""
+"""SkyPilot's names of GPUs, keyed by moejax's name of the chip."""
 
 _RESOURCES = "--nodes and --chips-per-node"
 SET_BY_LAUNCH = {
@@ -57,7 +59,7 @@ def slurm(options: SlurmOptions, study: Study, out: str) -> tuple[SlurmExecutor,
       UserError: the options are invalid, or no number of chips fits a training run.
     """
     if is_remote(out):
-        raise UserError(f"--out is {out}; Slurm jobs need a folder that all nodes share.")
+        raise UserError(f"--out is {out}; Slurm jobs cannot write there. Give a folder that all nodes share.")
     folder = Path(out).absolute()
     tasks = _tasks(study, folder, _slurm_resources(options, study))
     executor = SlurmExecutor(study_name=study.name, options=options, settings=_sbatch_settings(options.set))
@@ -157,7 +159,7 @@ def gke(options: GkeOptions, study: Study, out: str) -> tuple[GkeEngine, list[Ta
 
 
 def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) -> dict[str, ResourceRequest]:
-    """Return a slice for every training run: the requested one, or the smallest that holds it."""
+    """Return each training run's slice, keyed by model: the requested slice, or the smallest that holds the run."""
     asked = parse(options.topology) if options.topology else None
     if asked and options.chip and options.chip.lower() != asked.chip_name:
         raise UserError(
@@ -169,7 +171,7 @@ def _tpu_resources(options: GkeOptions | SkyOptions, study: Study, chip: str) ->
         raise UserError(f"{name} is not a TPU that GKE offers; choose {', '.join(GKE_ACCELERATORS)}.")
     if asked and replace(asked, slices=1) not in rentable(name):
         raise UserError(
-            f"{asked.name} does not consist of whole machines; the smallest slice is {rentable(name)[0].name}."
+            f"{asked.name} does not consist of whole machines; give another slice, at least {rentable(name)[0].name}."
         )
     topologies = [asked] if asked else rentable(name)
     sizes = [topology.devices for topology in topologies]
@@ -194,7 +196,9 @@ def _requests(
     request: Callable[[int, EstimatedTraining], ResourceRequest],
     slices: int = 1,
 ) -> dict[str, ResourceRequest]:
-    """Return a request for each training run, with the smallest number of chips in ``sizes`` that holds it."""
+    """Return a request for each training run, keyed by model, with the smallest number of chips in ``sizes`` that holds
+    the run.
+    """
     by_name = {one.model: one for one in estimate(study, chip, mfu=mfu).trainings}
     return {
         one.name: request(chips_for(one, by_name[one.name], chip, sizes, slices), by_name[one.name])
@@ -233,7 +237,9 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
 
 
 def _gpu_resources(options: SlurmOptions | SkyOptions, study: Study, name: str) -> dict[str, ResourceRequest]:
-    """Return the GPUs of ``--nodes``, or the smallest number that holds each training run."""
+    """Return the GPUs of each training run, keyed by model: all GPUs of ``--nodes``, or the smallest number that holds
+    the run.
+    """
     per_node = options.chips_per_node
 
     def machines(chips: int, one: EstimatedTraining) -> ResourceRequest:

@@ -41,7 +41,7 @@ class EstimatedRun:
     params_active: int
     tokens: int
     flops: float
-    """FLOPs of training only to this budget. Budgets that share a trunk cost less together."""
+    """FLOPs of training to this budget alone. Several budgets cost less than the sum, because they share a trunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,7 @@ class ResourceRequest:
     nodes: int = 1
     """Number of machines, over all slices."""
     processes: int = 1
-    """Number of processes of the training, over all machines."""
+    """Number of processes of the training run, over all machines."""
     cores: int = 1
     """CPU cores of each process."""
     memory_bytes: int = 0
@@ -256,7 +256,7 @@ def gpu_sizes(per_node: int) -> list[int]:
 
 
 def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, int]:
-    """Return the sizes of a training run's mesh axes on ``devices`` devices.
+    """Return the sizes of a training run's mesh axes on ``devices`` devices, keyed by axis.
 
     Raises:
       UserError: the mesh or a batch cannot be split over the devices.
@@ -269,7 +269,8 @@ def mesh_axes(training: Training, devices: int, slices: int = 1) -> dict[str, in
 def chips_for(
     training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], slices: int = 1
 ) -> int:
-    """Return the smallest number in ``sizes`` of devices that hold a training run's step and fit its mesh and batch.
+    """Return the smallest number of devices that can hold a training run's step and fits its mesh and batch. ``sizes``
+    lists the available numbers.
 
     Each of several ``slices`` holds the whole state. The memory of a step is an estimate (``step_memory``), so
     exceeding the chip's memory is only a warning if ``sizes`` has one entry.

@@ -1,10 +1,10 @@
 """Define engines, which run a study's training runs: local processes, Slurm, Kubernetes, SkyPilot.
 
 On every engine a training run is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data --programs
-STUDY/programs``. It reads its training from the folder, resumes from the latest checkpoint, and writes a file per row.
-An engine only starts this command on some machine, so a study may move from one engine to another.
+STUDY/programs``. The command reads its settings from the folder, resumes from the latest checkpoint, and writes a file
+per row. An engine only starts this command on some machine, so a study may move from one engine to another.
 
-This module's own engine is the local machine: it runs one process per training and one process per core.
+This module's own engine is the local machine: it runs one process per training run, and at most one process per core.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def folder(self) -> PurePath:
-        """Folder of the training."""
+        """Folder of the training run."""
         return self.study / "models" / self.name
 
     @property

@@ -1,7 +1,7 @@
 """Run a study's training runs on TPU slices of Google Kubernetes Engine, with one JobSet each.
 
-A JobSet restarts as a whole whenever one of its machines is lost or preempted, and the training resumes from its latest
-checkpoint. A user mistake (status 2) or a bug of moejax (status 1) ends it at once.
+A JobSet restarts as a whole whenever one of its machines is lost or preempted, and the training run resumes from its
+latest checkpoint. A user mistake (exit status 2) or a bug in moejax (exit status 1) ends the JobSet at once.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ class GkeEngine(CloudEngine):
         if shutil.which("kubectl") is None:
             gcloud = "" if shutil.which("gcloud") else " (nor is gcloud, which can install it)"
             raise UserError(
-                f"kubectl is not installed on this machine{gcloud}. Install Google Cloud's SDK, then run gcloud "
-                "components install kubectl and gcloud container clusters get-credentials CLUSTER; or run this "
+                f"kubectl is not installed on this machine{gcloud}. Install the Google Cloud SDK, then run `gcloud "
+                "components install kubectl` and `gcloud container clusters get-credentials CLUSTER`, or run this "
                 "command on a machine with kubectl."
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Apply the manifests. A running JobSet stays unchanged; an ended JobSet is deleted and replaced.
+        """Apply the manifests, and return the JobSets' names, keyed by model. A running JobSet stays unchanged; an
+        ended JobSet is deleted and replaced.
 
         Raises:
           UserError: the cluster cannot be reached, or refuses the manifests.
@@ -93,7 +94,7 @@ class GkeEngine(CloudEngine):
         ]
 
     def manifest(self, task: Task) -> dict[str, Any]:
-        """Return the JobSet of a training run."""
+        """Return the manifest of a training run's JobSet, keyed by field."""
         metadata: dict[str, Any] = {
             "name": self.name(task),
             "namespace": self.options.namespace,

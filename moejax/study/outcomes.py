@@ -126,7 +126,9 @@ class Trial:
         return dataclasses.replace(study, notes={**study.notes, **notes})
 
     def _with_losses(self, row: dict[str, Any], place: int) -> dict[str, Any]:
-        """Return a row with an artificial loss, which increases with ``place``, in every column that needs training."""
+        """Return a row, keyed by column, with an artificial loss in every column that needs training. The loss
+        increases with ``place``.
+        """
         return {**dict.fromkeys(self.measured, 2.0 + 0.01 * place + 1.0 / row["tokens"]), **row}
 
 

@@ -75,7 +75,7 @@ class Concluded:
         return self.study.name if self.study else self.table
 
     def to_json(self) -> dict[str, Any]:
-        """Return all conclusions as plain data."""
+        """Return all conclusions as plain data, keyed by name, such as ``laws`` and ``decisions``."""
         analysed = self.analysed
         return {
             "study": self.study.identity() if self.study else {"name": self.name},

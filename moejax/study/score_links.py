@@ -33,9 +33,13 @@ LINKS: Mapping[str, str] = {
     "sigmoid": f"error = ceiling*s, {formula(AccuracyFromLoss).text.partition(', with ')[2]}",
     "power": "error = scale*L^exponent",
 }
-"""Forms of a task's error as a function of the loss L, by name; ``accuracy_from_loss`` has the same sigmoid."""
+"""Forms of a task's error as a function of L, keyed by name. L is the loss, or with ``transfer`` the equivalent loss of
+a dense model. The law ``accuracy_from_loss`` has the same sigmoid.
+"""
 _LOSS = {False: "L = loss", True: "L = loss - transfer*log(1 - sparsity)"}
-"""L, without and with transfer: the loss of the dense model with the same error as the sparse model."""
+"""Definitions of L, keyed by whether ``transfer`` is fitted. With transfer, L is the loss of a dense model that has the
+same error as the sparse model.
+"""
 _SIGNS = dict.fromkeys(("ceiling", "k", "L_0", "scale", "exponent"), "+") | {"transfer": "any"}
 READS = ("loss", "sparsity")
 
@@ -73,7 +77,7 @@ class ScoreLink:
         return "sparser models err less" if self.transfer.high < 0 else "no difference seen"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the fields and the verdict as plain data, keyed by name."""
         return {**fields(self), "verdict": self.verdict}
 
 

@@ -75,7 +75,7 @@ class SkyEngine(CloudEngine):
             raise UserError(self.lacks)
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Launch a managed job for each task.
+        """Launch a managed job for each task, and return the jobs' names, keyed by model.
 
         Raises:
           UserError: SkyPilot or moejax is not available, or SkyPilot refuses.
@@ -90,7 +90,7 @@ class SkyEngine(CloudEngine):
         return {task.name: self.name(task) for task in tasks}
 
     def task_file(self, task: Task) -> dict[str, Any]:
-        """Return SkyPilot's task file of a training run."""
+        """Return SkyPilot's task file of a training run, keyed by field."""
         resources: dict[str, Any] = {"accelerators": self._accelerators(task)}
         if self.options.infra:
             resources["infra"] = self.options.infra

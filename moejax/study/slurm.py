@@ -104,7 +104,7 @@ class SlurmExecutor:
         queued()
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
-        """Queue all tasks that are not in the queue already.
+        """Queue all tasks that are not in the queue already, and return the job ids, keyed by model.
 
         Raises:
           UserError: Slurm or submitit is not on this machine, or Slurm refuses.
@@ -121,7 +121,10 @@ class SlurmExecutor:
                 with executor.batch():
                     jobs = [executor.submit(Train(tuple(task.words))) for task in group]
             except submitit.core.utils.FailedJobError as error:
-                raise UserError(f"Slurm refused the jobs ({says('Slurm', error, end=True)}).") from error
+                raise UserError(
+                    f"Slurm refused the jobs ({says('Slurm', error, end=True)}). Correct the cause, and "
+                    "run the command again."
+                ) from error
             ids = {task.name: job.job_id for task, job in zip(group, jobs, strict=True)}
             write_launch(study, "slurm", ids)
             self._ids |= ids
@@ -130,7 +133,7 @@ class SlurmExecutor:
         return {task.name: self._ids[task.name] for task in tasks}
 
     def ended(self) -> list[Ended]:
-        """Return the tasks that are done, or whose job left the queue before the training was done."""
+        """Return the tasks that are done, or whose job left the queue before the training run was done."""
         if time.monotonic() - self._asked < SECONDS_BETWEEN_QUERIES or not self._left:
             return []
         queue = queued()

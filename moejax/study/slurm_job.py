@@ -15,7 +15,7 @@ AGAIN = 75
 """Exit status of ``moejax train`` after an interruption with a saved state."""
 
 RESTARTS = 20
-"""Maximum number of restarts of a job whose training ends with ``AGAIN`` without a signal."""
+"""Maximum number of restarts of a job whose training command ends with ``AGAIN`` without a signal."""
 
 WARNING = signal.SIGUSR2
 """Signal that Slurm sends, on submitit's request, some time before the time limit."""
@@ -23,33 +23,33 @@ WARNING = signal.SIGUSR2
 
 @dataclass(frozen=True)
 class Train:
-    """One process of a training run, called by submitit.
+    """One process of a training run, called by submitit. It runs ``moejax train`` as a child process.
 
-    Four events may stop it. Before the time limit, Slurm sends ``WARNING``: the training saves, and the job requeues
-    itself. If the training ends with ``AGAIN`` without a signal, for example because a device hangs, the job requeues
-    itself unless it was restarted ``RESTARTS`` times. When Slurm preempts or requeues the job, it sends SIGTERM: the
-    training saves, and Slurm queues the job again. Cancellation also sends SIGTERM, but without requeueing; the next
-    launch resumes the training.
+    Four events may stop the child. Before the time limit, Slurm sends ``WARNING``: the child saves, and the job
+    requeues itself. If the child ends with ``AGAIN`` without a signal, for example because a device hangs, the job
+    requeues itself unless it was restarted ``RESTARTS`` times. When Slurm preempts or requeues the job, Slurm sends
+    SIGTERM: the child saves, and Slurm queues the job again. Cancellation also sends SIGTERM, but without requeueing;
+    the next launch resumes the training run.
     """
 
     words: tuple[str, ...]
     """Arguments after ``python -m moejax``."""
 
     def __call__(self) -> None:
-        """Run the training and wait for it.
+        """Run ``moejax train`` and wait until it ends.
 
         Raises:
-          SystemExit: the training failed or was interrupted; the exit status is the training's.
+          SystemExit: the training run failed or was interrupted; the exit status is that of ``moejax train``.
         """
         warned = terminated = False
-        # Every process of the job receives the warning, but the training handles only SIGTERM.
+        # Every process of the job receives the warning, but ``moejax train`` handles only SIGTERM.
         signal.signal(WARNING, signal.SIG_IGN)
 
         def note(number: int, frame: object) -> None:
             nonlocal terminated
             terminated = True
 
-        # Slurm sends SIGTERM to this process and to the training.
+        # Slurm sends SIGTERM to this process and to its child.
         signal.signal(signal.SIGTERM, note)
         training = subprocess.Popen([sys.executable, "-m", "moejax", *self.words])
 

@@ -37,7 +37,7 @@ from moejax.wording import command, counted, listed, says, some
 
 @dataclass(frozen=True, kw_only=True)
 class StageModels:
-    """Settings that the function of a stage returns."""
+    """Settings that a stage's function ``make`` returns."""
 
     models: dict[str, Architecture]
     """Architectures by name. A model of an earlier stage may occur again with the same settings; it is trained once."""
@@ -54,7 +54,7 @@ class StageModels:
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """The settings that determine the numbers of the stage's runs and its winner."""
+        """The settings that determine the numbers of the stage's runs and its winner, keyed by field."""
         return {name: value for name, value in dump(self).items() if name not in ("notes", "expected")}
 
 
@@ -68,7 +68,7 @@ class StageResult:
     references: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the outcome as plain data."""
+        """Return the stage's name, winner and losses as plain data, keyed by these names."""
         return {"name": self.name, "winner": self.winner, "losses": self.losses}
 
     @property
@@ -98,11 +98,11 @@ class StageResult:
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """The winner's architecture, as a dict of settings."""
+        """The winner's settings, keyed by field of ``Architecture``."""
         return self.architecture_of(self.winner)
 
     def architecture_of(self, model: str) -> dict[str, Any]:
-        """Return a model's architecture, as a dict of settings."""
+        """Return a model's settings, keyed by field of ``Architecture``."""
         text = next(row["architecture"] for row in self.rows if row["model"] == model)
         where = f"The column architecture of {model}'s rows"
         return foreign_json(text, where, shape=dict, remedy="remove these rows to train its runs again")
@@ -336,8 +336,8 @@ def _missing(study: Study, folder: Path) -> str:
     left: list[RunStatus] = [one for one in run_statuses(open_storage(folder), trainings) if one.state != "done"]
     return (
         f"The stage {study.stages[number].name} is made from the rows of {study.stages[number - 1].name}, but the "
-        f"rows of {some([one.model for one in left])} are missing; see "
-        f"{command('moejax', 'study', 'status', folder)}."
+        f"rows of {some([one.model for one in left])} are missing. Train these models first; "
+        f"{command('moejax', 'study', 'status', folder)} shows their states."
     )
 
 

@@ -37,7 +37,8 @@ REMEDY = "restore a copy, or give the study's config with --config and another -
 
 
 def identity(url: str | PathLike[str]) -> dict[str, Any]:
-    """Return the settings that determine the runs of the study in a local or remote folder.
+    """Return the settings that determine the runs of the study in a local or remote folder, keyed by field of
+    ``Study``.
 
     Raises:
       UserError: the folder holds no study, or cannot be reached.

@@ -77,7 +77,7 @@ TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "c
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """A total that a paper states for its experiments, for comparison with the plan."""
+    """A total that a paper states for its experiments, for comparison with the study's estimate."""
 
     quantity: Annotated[str, one_of(TOTALS)]
     value: Annotated[float, NumberRange(0, 1e60)]
@@ -199,7 +199,9 @@ class Study:
         return {name: first.setdefault(architecture, name) for name, architecture in self.models.items()}
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that determine the runs. A folder with another identity belongs to another study."""
+        """Return the settings that determine the runs, keyed by field. A folder with another identity belongs to
+        another study.
+        """
         # For a study with stages, only the first stage is included; each later stage has its own file.
         first = self.models_of(self.stages[0]) if self.stages else tuple(self.models)
         models = {name: dump(self.models[name]) for name in first}
@@ -221,7 +223,7 @@ class Study:
         check_name(self.name)
         check_fields(self)
         if not self.models:
-            raise UserError("models is empty; a study needs at least one architecture.")
+            raise UserError("models is empty; give at least one architecture.")
         known = list(self.models)
         named = {"recipes": self.recipes, "seeds": self.seeds, "notes": self.notes}
         for group, names in {
@@ -323,7 +325,7 @@ def _recipe(name: str, shared: dict[str, Any], exceptions: Any) -> Recipe:
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``old`` with the settings of ``new`` merged recursively."""
+    """Return the settings of ``old``, keyed by name, after merging those of ``new`` recursively."""
     both = {
         key: _merged(old[key], value) if isinstance(value, Mapping) and isinstance(old.get(key), Mapping) else value
         for key, value in new.items()

@@ -18,7 +18,7 @@ from moejax.ranges import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class RampStage:
-    """A stage of the ramp: its steps use ``batch_tokens`` until the training has read ``tokens`` in total."""
+    """A stage of the ramp: its steps use ``batch_tokens`` until the training run has read ``tokens`` in total."""
 
     tokens: Tokens
     batch_tokens: Tokens
@@ -56,7 +56,7 @@ class BatchSchedule:
         return next(stage for stage in self.stages() if step < stage.end)
 
     def sizes(self, start: int, end: int) -> set[int]:
-        """Return the batch sizes, in tokens, of the steps after ``start`` up to ``end``."""
+        """Return the batch sizes that occur in steps ``start + 1`` to ``end``, in tokens."""
         return {stage.batch_tokens for stage in self.stages() if stage.first_step < end and stage.end > start}
 
     def tokens(self, steps: int) -> int:

@@ -55,18 +55,20 @@ XLA_OPTIONS: dict[str, dict[str, str]] = {
         "xla_tpu_overlap_compute_collective_tc": "true",
     }
 }
-"""XLA compiler options of each chip in ``moejax.laws.chips.CHIPS``; ``runtime.xla_options`` enables them. docs/plans.md
-describes the effect of each option on a compiled program. XLA's defaults are omitted.
+"""XLA compiler options, keyed by the chip's name in ``moejax.laws.chips.CHIPS``; ``runtime.xla_options`` enables them.
+docs/plans.md describes the effect of each option on a compiled program. XLA's defaults are omitted.
 """
 
 
 def options_of(chip: str, runtime: Runtime) -> dict[str, str]:
-    """Return a chip's XLA options; an empty dict if the runtime disables them."""
+    """Return a chip's XLA options, keyed by option name; an empty dict if the runtime disables them."""
     return XLA_OPTIONS.get(chip, {}) if runtime.xla_options == "auto" else {}
 
 
 def compiler_options(mesh: Mesh, runtime: Runtime) -> dict[str, str] | None:
-    """Return the ``compiler_options`` of ``jax.jit`` for programs on a mesh; None if there are none."""
+    """Return the ``compiler_options`` of ``jax.jit`` for programs on a mesh, keyed by option name; None if the chip has
+    no options.
+    """
     kind = mesh.devices.flat[0].device_kind
     return options_of(CHIP_OF_DEVICE.get(kind, ""), runtime) or None
 

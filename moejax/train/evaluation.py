@@ -49,9 +49,7 @@ class Evaluated:
         return {f"share_{part.name}": part.targets / every for part in parts} if len(parts) > 1 and every else {}
 
     def for_log(self) -> dict[str, float]:
-        """Return the losses that are not None, with names such as ``validation_loss`` to distinguish them from batch
-        losses.
-        """
+        """Return the losses that are not None. Keys such as ``validation_loss`` distinguish them from batch losses."""
         return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}
 
 

@@ -80,7 +80,7 @@ class StepHook(Protocol):
 
 @dataclass(frozen=True)
 class RecordTime:
-    """Hook that records the time spent, and thus shows that the training is alive."""
+    """Hook that records the time spent, and thus shows that the training run is alive."""
 
     runs: Sequence[TrainingRun]
 
@@ -128,7 +128,7 @@ class WriteLog:
 
 @dataclass(frozen=True)
 class DivergenceGuard:
-    """Hook that excludes runs with too many consecutive skipped steps, and ends the training if no run remains."""
+    """Hook that excludes runs with too many consecutive skipped steps, and ends training if no run remains."""
 
     runs: Sequence[TrainingRun]
     save: Callable[[LoggedStep], None]

@@ -62,14 +62,14 @@ def _has_plugin() -> bool:
 def keep_memory(devices: int = 1) -> None:
     """Make glibc keep freed memory in this process; do nothing with another C library.
 
-    Otherwise every step on a CPU requests its working memory from the system and page-faults on it, which takes a fifth
-    of a step at 500 MB. Call this before threads are started. Do not call it with an accelerator (see
+    By default, every step on a CPU requests its working memory from the system and page-faults on it. This takes a
+    fifth of a step at 500 MB. Call this before threads are started. Do not call it with an accelerator (see
     ``computes_on_cpu``): the host's memory then holds only data in transit, which should return to the system, and the
     host's many threads would contend for one arena.
 
     One device uses one arena, because large blocks of other arenas always return to the system. With several
-    ``devices``, each gets an additional arena. Otherwise their threads contend for every small allocation, which takes
-    a third of the step time on two devices.
+    ``devices``, each gets an additional arena. If their threads shared one arena, they would contend for every small
+    allocation; on two devices, this takes a third of the step time.
     """
     arenas = 1 if devices == 1 else devices + 1
     for parameter, value in ((M_ARENA_MAX, arenas), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 2**28)):
@@ -107,15 +107,17 @@ def unfixed() -> str | None:
     if jax.default_backend() != "cpu" or _threads() == wanted:
         return None
     return (
-        f"JAX was initialized before this training began, with {_threads()} threads for the visible cores, so the "
+        f"JAX was initialized before this training run began, with {_threads()} threads for the visible cores, so the "
         f"last bits of numbers depend on the number of cores. For the same numbers on every machine, call "
         f"moejax.train.host.fix_threads() before JAX is used, or set {_NPROC}={THREADS}."
     )
 
 
 def rounding() -> dict[str, str]:
-    """Return the properties of this process that affect rounding. On a CPU: the type of processor and the number of
-    XLA's threads. Otherwise: the kind of device and XLA's flags, and for a GPU whether they fix the order of sums."""
+    """Return the properties of this process that affect rounding, keyed by name. On a CPU: the type of processor and
+    the number of XLA's threads. On an accelerator: the kind of device and XLA's flags, and for a GPU whether they fix
+    the order of sums.
+    """
     import jax
 
     if jax.default_backend() == "cpu":
@@ -143,7 +145,9 @@ def _adds_in_order(flags: str) -> bool:
 
 
 def of_all(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Merge the properties of all processes, in order: one value if they agree, otherwise run-length encoded values."""
+    """Merge the properties of all processes, given in order, and key them by name: one value if they agree, otherwise
+    run-length encoded values.
+    """
 
     def merged(values: list[str]) -> str:
         rows = [(value, len(list(same))) for value, same in itertools.groupby(values)]

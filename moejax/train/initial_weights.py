@@ -203,8 +203,8 @@ def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
         yield saved.training.architecture, functools.partial(read_saved, saved)
     else:
         raise UserError(
-            f"initial_weights.source {path} is neither a weights folder (written by moejax convert), nor a training "
-            "folder, nor a checkpoint in a training folder."
+            f"initial_weights.source is {path}, which holds no weights; give a weights folder (written by moejax "
+            "convert), the folder of a training run, or a checkpoint in it."
         )
 
 

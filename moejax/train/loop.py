@@ -97,7 +97,7 @@ def train(
       on_accepted: callback in the main process after settings, folders and data have been checked.
 
     Raises:
-      UserError: the training or the mesh is invalid, the folder belongs to another training run, the disk is full, or
+      UserError: the settings or the mesh are invalid, the folder belongs to another training run, the disk is full, or
         some vmapped runs diverged. Diverged runs are reported after the other runs have finished.
       Stopped: a stop was requested, and everything is saved.
     """
@@ -194,12 +194,12 @@ class Trainer:
         """Run the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 
         The state is saved at the steps in ``save_at``, at the end, and at the recipe's interval. With ``until``, return
-        the state at that step. If it has no checkpoint, the steps before it are repeated from an earlier one. They are
-        saved, but neither logged nor evaluated again.
+        the state at that step. If that step has no checkpoint, the steps before it are repeated from an earlier
+        checkpoint. Repeated steps are saved, but neither logged nor evaluated again.
 
         Raises:
           Stopped: a stop was requested, and the state is saved.
-          UserError: the training diverged, or a checkpoint cannot be written.
+          UserError: the training run diverged, or a checkpoint cannot be written.
         """
         self.enter("starting")
         self.begin(INITIALIZING)
@@ -261,8 +261,8 @@ class Trainer:
         return state
 
     def steps_unsaved(self, seconds: float) -> int:
-        """Return the number of steps that take ``UNSAVED_SECONDS``. In the main process, ``TIMED_STEPS`` steps took
-        ``seconds``.
+        """Return the number of steps that take ``UNSAVED_SECONDS``, if ``TIMED_STEPS`` steps took ``seconds`` in the
+        main process.
         """
         return self.group.broadcast(max(1, round(UNSAVED_SECONDS / seconds * TIMED_STEPS)))
 
@@ -282,7 +282,9 @@ class Trainer:
         return self.program.stack(self.group.run_or_abort(states, wait_seconds=PREPARING_SECONDS))
 
     def compile(self, start: int, end: int) -> dict[int, jax.stages.Compiled]:
-        """Return the compiled step for every batch size, in sequences, of the steps after ``start`` up to ``end``."""
+        """Compile the training step for each batch size that occurs in steps ``start + 1`` to ``end``. Keys are batch
+        sizes in sequences.
+        """
         recipe = self.recipe
         sizes = {tokens // recipe.data.sequence_length for tokens in recipe.batch_schedule.sizes(start, end)}
         compiled = {size: self.program.compiled_step(size) for size in sizes}

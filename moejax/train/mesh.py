@@ -135,7 +135,9 @@ def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
 
 
 def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSharding) -> jax.Array:
-    """Return a batch of ``rows`` rows on the devices. Each process supplies rows ``local`` with indices ``mine``."""
+    """Return a batch of ``rows`` rows on the devices. Each process supplies the rows ``local``, whose indices are
+    ``mine``.
+    """
 
     def part(index: Any) -> np.ndarray:
         return local[np.searchsorted(mine, np.arange(rows)[index[0]])]

@@ -53,7 +53,8 @@ def open_runs(
     stop: Stop,
     log: Callable[[str], None],
 ) -> Iterator[tuple[list[TrainingRun], Mesh, Corpus]]:
-    """Yield the opened training runs, their mesh and their corpus. ``trainings`` pairs each training with its folder.
+    """Yield the opened training runs, their mesh and their corpus. ``trainings`` pairs the settings of each run with
+    its folder.
 
     Inside the context, the folders are locked. For unfinished runs, the time and the end of the attempt are recorded.
 

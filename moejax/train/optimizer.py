@@ -28,7 +28,7 @@ class ParameterParts(NamedTuple):
     inputs: Any
     """Axes of a matrix that its matmul sums over."""
     is_matrix: Any
-    """True for matrices, which decay; False for norms and biases."""
+    """True for matrices, to which weight decay applies; False for norms and biases."""
 
 
 MOMENT_TYPES = ("float32", "bfloat16")
@@ -113,10 +113,9 @@ class StoredMoments(NamedTuple):
 
 
 def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Store the moments of an optimizer in bfloat16; its updates compute in float32.
+    """Store the moments of an optimizer in bfloat16; updates are computed in float32.
 
-    Rounding is stochastic, so that its mean is the float32 moment (Zamirai et al., "Revisiting BFloat16 Training",
-    2020).
+    Stochastic rounding makes the stored moments unbiased (Zamirai et al., "Revisiting BFloat16 Training", 2020).
     """
 
     def stored(state: Any, params: Any, steps: Int[Array, ""]) -> StoredMoments:

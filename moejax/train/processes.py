@@ -48,7 +48,7 @@ HEARTBEAT_SECONDS = 60
 """Time without a heartbeat after which the other processes regard a process as dead and end."""
 
 AGAIN = os.EX_TEMPFAIL
-"""Exit status of an interrupted training that resumes at the next start."""
+"""Exit status of an interrupted training run that resumes at the next start."""
 
 GRACE_SECONDS = 15.0
 """Time for the other processes to end after one has failed."""

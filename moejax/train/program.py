@@ -58,7 +58,7 @@ class Program:
     unjitted_step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
     """The function that ``step`` jits. Seed, learning rate and weight decay are arguments."""
     init: Callable[[int], TrainState]
-    """Return a fresh state from a seed."""
+    """Function that returns a fresh state from a seed."""
     step: jax.stages.Wrapped
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state argument is donated."""
     batch: dict[str, jax.ShapeDtypeStruct]

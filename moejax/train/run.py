@@ -98,8 +98,8 @@ class TrainingRun:
         validation: Mapping[str, float],
         digest: int,
     ) -> dict[str, Any]:
-        """Write a log line and return it. ``seconds_since`` is the time since the previous line, written after step
-        ``since``.
+        """Write a log line and return it, keyed by field. ``seconds_since`` is the time since the previous line, which
+        was written after step ``since``.
         """
         recipe = self.training.recipe
         tokens = recipe.tokens(step)
@@ -119,8 +119,8 @@ class TrainingRun:
         return line
 
     def _as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's metrics as numbers, given as host arrays. ``layers`` has a list for each layer statistic. Its
-        entry ``layer`` lists the layer indices, or ``mtp_k`` for a multi-token-prediction module.
+        """Convert a step's metrics from host arrays to numbers, keyed by metric. ``layers`` has a list for each layer
+        statistic. Its entry ``layer`` lists the layer indices, or ``mtp_k`` for a multi-token-prediction module.
         """
         depth, routed = self.training.architecture.num_layers, self.training.architecture.routed_layers
         layers = {
@@ -145,9 +145,7 @@ class TrainingRun:
         )
 
     def check_corpus(self, text: Summary) -> None:
-        """Record the hashes of the training's text and tokenizer; raise ``UserError`` if one differs from an earlier
-        start.
-        """
+        """Record the hashes of the run's text and tokenizer; raise ``UserError`` if one has changed."""
         path = self.folder / CORPUS
         now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
         known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=_REMEDY) if path.exists() else now
@@ -179,7 +177,7 @@ class TrainingRun:
             )
 
     def write_row(self, number: int, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]) -> dict[str, Any]:
-        """Write the row of a budget and return it."""
+        """Write the row of a budget and return it, keyed by column."""
         budget = self.training.recipe.budgets_tokens[number]
         row = make_row(self.training, budget, text, read, evaluated, self.metrics.lines(), self.attempts)
         if changed := decisive_changes(self.folder):

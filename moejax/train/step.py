@@ -137,10 +137,11 @@ def _batch_gradient(training: Training, state: TrainState, batch: Batch) -> Grad
 
     The balance loss weights a microbatch's probabilities by the loads of the whole batch. When a microbatch's loss is
     computed, its own loads and the loads of earlier microbatches are known. The loads of later microbatches are counted
-    beforehand, in an extra forward pass. An exact gradient needs that pass: it is the product of J transposed and f.
-    Vector f has the load of every expert e in every layer l. Row (l, e) of J is the gradient of that expert's summed
-    probability. Until the last microbatch has been routed, f is unknown. Without the extra pass, one would store one
-    gradient per independent row of J, layers × (experts - 1) in total, or the activations of all microbatches.
+    beforehand, in an extra forward pass. The extra pass makes the gradient of the balance loss exact. This gradient is
+    Jᵀ·f. The vector f has the load of every expert e in every layer l, and row (l, e) of the matrix J is the gradient
+    of that expert's summed probability. Until the last microbatch has been routed, f is unknown. Without the extra
+    pass, one would store one gradient per independent row of J, layers × (experts - 1) in total, or the activations of
+    all microbatches.
     """
     count = training.recipe.microbatches
     noise = jax.random.fold_in(jax.random.key(state.seed), state.step)

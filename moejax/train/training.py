@@ -111,8 +111,9 @@ class Recipe:
     the newest.
     """
     hang_seconds: Scale = 7200.0
-    """Timeout for one step, because a device or a link may hang. After the timeout, the training ends with a message
-    and an exit status that requests a restart. 0 waits forever; compilation, evaluation and saving do not count.
+    """Timeout in seconds for one step, because a device or a link may hang. After the timeout, the training run ends
+    with a message and an exit status that requests a restart. 0 waits forever; compilation, evaluation and saving do
+    not count.
     """
     loggers: LoggerConfig = field(default_factory=LoggerConfig)
     """Loggers used in addition to ``metrics.jsonl``."""
@@ -306,7 +307,7 @@ class Training:
     """Axes that expand this training run into several vmapped runs."""
 
     def __post_init__(self) -> None:
-        # The resolved loss weights are stored, so that the training's files record them.
+        # The resolved loss weights are stored, so that the run's files record them.
         object.__setattr__(self, "recipe", replace(self.recipe, loss=self.recipe.loss.of(self.architecture)))
 
     @property
@@ -328,11 +329,11 @@ class Training:
         return fingerprint(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain data that ``moejax.config.build`` reads back."""
+        """Return the settings as plain data, keyed by field name; ``moejax.config.build`` reads them back."""
         return dump(self)
 
     def check(self) -> None:
-        """Raise ``UserError`` if the training is invalid."""
+        """Raise ``UserError`` if these settings are invalid."""
         check_name(self.name)
         check_fields(self)
         check_fields(self.vmap, "vmap")
@@ -412,7 +413,7 @@ def choose_hyperparameters(training: Training) -> Chosen:
 
 def vmapped_runs(training: Training) -> list[Training]:
     """Return the runs that ``training.vmap`` expands to, with names such as ``NAME-seed1-lr0.01``. Without axes, return
-    only the training itself.
+    only ``training`` itself.
     """
     axes = training.vmap
     if not axes:

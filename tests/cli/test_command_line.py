@@ -78,7 +78,7 @@ def test_an_item_of_a_list_that_is_not_there_is_named(key):
     from moejax.cli.config_file import override
     from moejax.errors import UserError
 
-    with pytest.raises(UserError, match=r"config\.sizes is a list with items 0 to 1"):
+    with pytest.raises(UserError, match=r"give an item of the list config\.sizes, from 0 to 1"):
         override({"sizes": [1, 2]}, f"--config.sizes.{key}=3")
 
 
@@ -175,7 +175,7 @@ def test_overrides_may_be_written_with_a_space():
         (["--config.architecture.router=magic"], "router 'magic' is unknown"),
         (["--config.architecture.router=switch"], "set top_k to 1"),
         (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; choose from"),
-        (["--config.recipe.data.source=pile"], "no file or folder pile to read. Named sources are python_stdlib"),
+        (["--config.recipe.data.source=pile"], "no file or folder pile to read. Give an existing one, python_stdlib"),
         (["--config.name=../x"], "it names a folder"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
         ),
         (["launch", "slurm", "--out", "x"], "--out x was given without --config; add --config=FILE.py"),
         (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),
-        (["train", "--config.seed=1", "--out", "x"], "no --config=FILE.py was given"),
+        (["train", "--config.seed=1", "--out", "x"], "also name the file, with --config=FILE.py"),
         (["report", "nowhere"], "nowhere"),
         (["reproduce", "--json="], "--json: is empty; give a local path"),
     ],
@@ -285,7 +285,10 @@ def test_what_needs_no_mathematics_to_be_refused_is_refused_before_it_is_importe
     ("words", "sentence"),
     [
         (["study", "--config=configs/studies/quickstart.py", "--config.models.none.top_k=1"], "config.models.none is"),
-        (["train", "--config=configs/tiny.py", "--config.recipe.budgets_tokens.9=1"], "is a list with items 0 to"),
+        (
+            ["train", "--config=configs/tiny.py", "--config.recipe.budgets_tokens.9=1"],
+            "give an item of the list config.recipe.budgets_tokens, from 0 to",
+        ),
         (["count", "--config=configs/tiny.py", "--config.recipe.data.sequence_length=32"], ""),
     ],
 )
@@ -309,7 +312,7 @@ def test_ctrl_c_while_the_command_line_is_imported_is_a_sentence(monkeypatch, ca
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("x = 1", "no function get_config"),
+        ("x = 1", "no function get_config; define one that returns"),
         ("def get_config(): return {}", "it must be an ml_collections.ConfigDict"),
         (
             "import nothing_like_this",

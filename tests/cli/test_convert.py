@@ -81,7 +81,7 @@ def test_there_and_back(theirs, tmp_path, capsys):
         (["--to", "hf", "nowhere"], "nowhere does not exist. Give the --out of a training run, a checkpoint in it"),
         (["--to", "weights", "nowhere"], "the folder nowhere does not exist. Give the --out of a training run"),
         (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
-        (["--to", "weights", "{theirs}"], "is not a training folder"),
+        (["--to", "weights", "{theirs}"], "is not in the folder of a training run"),
         (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the run's parameter type"),
         (["--to", "weights:mixtral", "{theirs}"], "Unknown format --to weights:mixtral. Write --to hf or weights"),
         (["--to", "weights", "{theirs}", "--family", "mixtral"], "Unknown format --to weights:mixtral"),

@@ -179,7 +179,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
             "chinchilla has no coefficient or decision E",
         ),
         (["--law", "chinchilla", *MAPPED, "--by", "model"], "--by must be group or run; got model"),
-        (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
+        (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "one of the grids hoffmann, abnar"),
         (["--law", "chinchilla", *MAPPED, "--starts", "0"], "from 1 to 1,000,000"),
         (
             ["--law", "loss_compute", *MAPPED, "--map", "flops=Na * step * 3120000", "--starts", "hoffmann"],
@@ -190,7 +190,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--each", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--weight", "sede"], "did you mean seed"),
         (["--law", "chinchilla", *MAPPED, "--folds", "99"], "got 99"),
-        (MAPPED, "One of --law, --form or --recipe is required"),
+        (MAPPED, "A required option is missing; give --law, --form or --recipe"),
         ([*MAPPED, "--recipe", "launch-check"], "give --law NAME"),
         ([*MAPPED, "--recipe", "zhao"], "no column params_total"),
         ([*MAPPED, "--recipe", "tian", "--map", "top_k=1"], "no column num_experts"),

@@ -142,7 +142,7 @@ def test_of_numbers_that_no_model_has_it_is_said_that_the_law_is_asked_between_m
     words = ["predict", "--law", "chinchilla", "--params-active", "1B", "--tokens", "20B", option]
     assert main([*words, "2.5"]) == 0
     name = option[2:].replace("-", "_")
-    assert f"No model has {name} 2.5: the law interpolates between models." in capsys.readouterr().out
+    assert f"No model has {name} 2.5; the law interpolates between models." in capsys.readouterr().out
     assert main([*words, "2"]) == 0
     assert "No model has" not in capsys.readouterr().out
 

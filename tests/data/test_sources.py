@@ -397,7 +397,7 @@ def test_a_parquet_column_that_is_missing_or_no_text_is_refused(tmp_path):
 
 
 def test_what_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"no file or folder .*nowhere.* Named sources are python_stdlib"):
+    with pytest.raises(ValueError, match=r"no file or folder .*nowhere.* Give an existing one, python_stdlib"):
         read(tmp_path / "nowhere")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     with pytest.raises(ValueError, match=r"no readable file \(only 1 \.pdf\)"):

@@ -481,7 +481,7 @@ def test_a_figure_includes_its_file_and_caption_in_latex():
         (["loss", "nowhere", "--runs", "runs.csv"], "so --runs runs.csv would not be used"),
         (["nowhere", "loss"], "Unknown figure 'nowhere'"),
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
-        ([], "One of NAME, --paper, --list or --gallery is required"),
+        ([], "A required option is missing; give NAME, --paper, --list or --gallery"),
         (["tian-16"], "give one as --runs"),
         (["zhao-1", "--fit", "nowhere.json"], "nowhere.json does not exist"),
     ],

@@ -194,7 +194,7 @@ class Two(ProcessGroup):
         (
             [None, "seed has no array in it", "damaged"],
             CoordinatedError,
-            "does not match this training's state.*seed has no array in it",
+            "does not match this training run's state.*seed has no array in it",
         ),
     ],
 )

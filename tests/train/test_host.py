@@ -76,7 +76,7 @@ print(rounding()["threads"], unfixed())
     [
         (("fix_threads()", "jax.devices()"), THREADS, "None"),
         (("fix_threads(3)", "fix_threads()"), 3, "None"),
-        (("jax.devices()", "fix_threads()"), 2, "JAX was initialized before this training began, with 2 threads"),
+        (("jax.devices()", "fix_threads()"), 2, "JAX was initialized before this training run began, with 2 threads"),
     ],
     ids=["before", "of one's own", "too late"],
 )

@@ -188,7 +188,7 @@ def test_models_that_do_not_fit_together_are_refused(training, dense, architectu
 
 
 def test_a_folder_that_holds_no_weights_is_refused(training, tmp_path):
-    with pytest.raises(ValueError, match="neither a weights folder"):
+    with pytest.raises(ValueError, match="holds no weights; give a weights folder"):
         start(with_weights(training, MIXTURE, tmp_path))
 
 

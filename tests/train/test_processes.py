@@ -350,7 +350,7 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
     [
         ("recipe.mesh.data=3", "does not fit 2 devices"),
         ("recipe.data.source=nowhere", "no file or folder nowhere"),
-        ("recipe.initial_weights.source=nowhere", "neither a weights folder"),
+        ("recipe.initial_weights.source=nowhere", "holds no weights; give a weights folder"),
     ],
 )
 @pytest.mark.matrix(1)

@@ -118,7 +118,7 @@ def test_a_checkpoint_with_other_bytes_than_were_recorded_is_refused(training, t
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    with pytest.raises(ValueError, match="differs from what was written; resume the training"):
+    with pytest.raises(ValueError, match="differs from what was written; resume the training run"):
         find_saved_state(folder)
 
 

@@ -133,7 +133,7 @@ def test_lost_work_is_found(eight, tmp_path):
 
 
 def test_states_by_lock_and_last_word(tmp_path, training):
-    with pytest.raises(ValueError, match="is not a training folder"):
+    with pytest.raises(ValueError, match="is not the folder of a training run"):
         read_status(tmp_path)
     write_json(tmp_path / "training.json", training.as_json())
     assert read_status(tmp_path).state == WAITING

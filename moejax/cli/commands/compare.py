@@ -56,7 +56,9 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
     )
 
     def prepare(self) -> None:
-        """Reduce compile time, since a fit runs only a few programs. ``--each`` runs many fits."""
+        """Compile without LLVM optimization, because compilation dominates. With ``--each``, which runs many fits,
+        optimize.
+        """
         compile_quickly(optimized=self.each is not None)
 
     def run(self) -> None:

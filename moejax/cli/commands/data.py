@@ -41,7 +41,9 @@ class InputOptions(Command):
     text_field: str = option("text", "field of a record with the text", metavar="NAME")
 
     def skipped(self) -> dict[str, Any]:
-        """Report the files of the source folder that are not read, and return them for the JSON output."""
+        """Report the files of the source folder that are not read. Return their counts and names for the JSON output,
+        keyed by ``skipped``.
+        """
         from moejax.data.sources import skipped
 
         files = skipped(self.source)
@@ -121,7 +123,10 @@ class TokenizerCommand(InputOptions, name="data tokenizer"):
         if unread:
             say(f"moejax: {len(unread):,} documents could not be read and were skipped: {some(unread)}")
         if trained.vocab_size < self.vocab_size:
-            say(f"The text is too small: the vocabulary has only {trained.vocab_size:,} tokens.")
+            say(
+                f"The text is too small for --vocab-size {self.vocab_size}: the vocabulary has only "
+                f"{trained.vocab_size:,} tokens. Give more text for a larger one."
+            )
         if not self.json:
             say(f"{trained.vocab_size:,} tokens: {self.out}", file=sys.stdout)
             return

@@ -1,4 +1,4 @@
-"""Derive an architecture from a law and a budget, with shadow prices of all constraints."""
+"""Choose an architecture for a budget under a law, with shadow prices of all constraints."""
 
 from __future__ import annotations
 
@@ -67,11 +67,12 @@ MEASURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, LatexOptions, name="design"):
-    """Choose sizes, shape and tokens for a budget, with the shadow price of every constraint and the flat region around
-    the optimum.
+    """Choose sizes, shape and tokens for a budget. Report the shadow price of every constraint (the change of the
+    optimum when its bound grows), and the flat region (the range in which a quantity may vary while the loss stays near
+    the optimum).
     """
 
-    law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
+    law: str = option(REQUIRED, f"{LAW}; all: every published law", metavar="NAME|FIT|all", read=law_or_fit)
     constants: str | None = option(None, "a published set of constants (default: the law's first)", metavar="SET")
     minimize: str = option(
         "loss", "measure to minimize: loss or, with --target-loss, flops, lifetime_flops, …", metavar="MEASURE"
@@ -134,7 +135,9 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         "choose the widths and heads nearest to the optimum, without rounding to hardware-friendly multiples",
         group=SHAPE,
     )
-    within: Positive = option(0.001, "increase of the loss that bounds the flat region", metavar="NATS", group=AROUND)
+    within: Positive = option(
+        0.001, "maximum increase of the loss within the flat region", metavar="NATS", group=AROUND
+    )
     sweep: tuple[str, ...] = option(
         (),
         "compute the frontier along a constraint, with a figure in --out; if given twice, a landscape over two "
@@ -157,7 +160,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             )
 
     def prepare(self) -> None:
-        """Reduce compile time, since a fit or design runs only a few programs."""
+        """Compile without LLVM optimization: these programs run for about a second, so compilation dominates."""
         compile_quickly(optimized=False)
 
     def run(self) -> None:
@@ -226,7 +229,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
         if not decided:
             raise UserError(
-                f"No law has an optimum for these options. "
+                f"No law has an optimum for these options; change a constraint, or give one law. "
                 f"{'; '.join(f'{name}: {why}' for name, why in optima.items())}"
             )
         outside = {name: beyond(first[name], one) for name, one in decided.items()}
@@ -338,7 +341,7 @@ def _range(text: str, option: str) -> tuple[str, float, float]:
     ((name, values),) = pairs([text], option).items()
     low, colon, high = values.partition(":")
     if not colon:
-        raise UserError(f"{option} {text!r} is not of the form NAME=LOW:HIGH.")
+        raise UserError(f"{option} {text!r} has no bounds; write {option} NAME=LOW:HIGH.")
     bounds = parse(low), parse(high)
     if not bounds[0] < bounds[1]:
         raise UserError(f"{option} {text!r} has bounds {low} and {high}; give the smaller bound first.")

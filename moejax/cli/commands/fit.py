@@ -149,7 +149,9 @@ class FitCommand(LawOptions, SearchOptions, SplitOptions, LevelOptions, LatexOpt
             raise UserError(f"--recipe {self.recipe} uses one held-out set; give --hold-out once.")
 
     def prepare(self) -> None:
-        """Reduce compile time, since a fit runs only a few programs, unless its search is long."""
+        """Compile without LLVM optimization, because compilation dominates, unless the options request a long search or
+        many fits.
+        """
         compile_quickly(optimized=any((self.recipe, self.starts, self.every_start, self.each)))
 
     def run(self) -> int:

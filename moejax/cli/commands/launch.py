@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine      # to look at
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine --submit
-  moejax launch slurm --config=configs/tiny.py --out /shared/one --chip cpu                     # a single training
+  moejax launch slurm --config=configs/tiny.py --out /shared/one --chip cpu                     # a single run
   moejax launch slurm --resume --out /shared/mine --chips-per-node 4 --set partition=gpu --set account=me --submit
   moejax launch slurm --resume --out /shared/mine --setup 'module load cuda/12' --set partition=gpu --submit
   moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
@@ -121,7 +121,7 @@ class LaunchOptions(StudyOptions):
             return
         if not self.json:
             print(engine.describe(tasks))
-        say("", f"moejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).")
+        say("", f"moejax: {counted(len(tasks), 'training run')}; nothing was submitted (--submit).")
 
     def _with_stages(self, study: Study, out: str) -> Study:
         """Return the study with every stage that the results in its folder determine. Without ``--submit``, report an
@@ -150,7 +150,7 @@ class LaunchOptions(StudyOptions):
         ids = engine.submit(tasks)
         if self.RECORDED_AS:
             write_launch(out, self.RECORDED_AS, ids)
-        _say(f"{counted(len(ids), 'training')} submitted: {some(list(ids.values()))}")
+        _say(f"{counted(len(ids), 'training run')} submitted: {some(list(ids.values()))}")
         _say(f"their progress: {command('moejax', 'study', 'status', out)}")
 
     def _not_done(self, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:

@@ -38,7 +38,8 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     b: str = argument("the other family, in the same form", metavar="B")
     law: str | None = option(
         None,
-        "a loss law or its paper, or fit.json of `moejax fit --out`, or its folder",
+        "a loss law: a law or paper name (`moejax laws` lists them), or the path of a fit.json or of the folder that "
+        "contains it",
         metavar="NAME|FIT",
         read=law_or_fit,
         excludes=("fix",),
@@ -51,7 +52,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
     seed: Seed = option(0, "seed of initial guesses and resamples", metavar="NUMBER")
 
     def prepare(self) -> None:
-        """Reduce compile time, since a fit or design runs only a few programs."""
+        """Compile without LLVM optimization: these programs run for about a second, so compilation dominates."""
         compile_quickly(optimized=False)
 
     def run(self) -> None:

@@ -50,8 +50,8 @@ TRAINABLE = "possible runs: by default shapes like those in the table"
 
 @dataclass(frozen=True, kw_only=True)
 class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
-    """Propose the runs to train next. They reduce the uncertainty of a fitted law's answer, or of the choice among
-    several laws, most per FLOP.
+    """Propose the runs to train next: those that reduce an uncertainty most per FLOP. The uncertainty is that of a
+    fitted law's answer, or of the choice among several laws.
     """
 
     ONE_OF = ("law", "form")
@@ -119,10 +119,12 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
 
     def check(self) -> None:
         if self.flops is None and self.chip_hours is None:
-            raise UserError("One of --flops and --chip-hours is required: the budget of all new runs together.")
+            raise UserError(
+                "The budget of the new runs is missing; give --flops or --chip-hours, for all new runs together."
+            )
 
     def prepare(self) -> None:
-        """Reduce compile time, since a fit or design runs only a few programs."""
+        """Compile without XLA's fusion emitters, which halves the compile time (``compile_quickly``)."""
         compile_quickly()
 
     def run(self) -> None:

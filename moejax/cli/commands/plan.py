@@ -35,7 +35,9 @@ EXAMPLE = """\
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(ConfigOptions, name="plan"):
-    """Compile a training step for a pod that need not be present, and report memory, communication, time and cost."""
+    """Compile a training step for accelerators that need not be present, and report memory, communication, time and
+    cost.
+    """
 
     config: str = option(REQUIRED, "config file; --config.a.b=VALUE changes one setting", metavar="FILE.py")
     topology: str = option(

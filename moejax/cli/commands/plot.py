@@ -53,7 +53,10 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     )
     list: bool = option(False, "list every figure with its content", excludes=("names", "paper"))
     fit: Path | None = option(
-        None, "fit.json of moejax fit, or its folder: draw its law", metavar="FIT", read=lambda text: fit_in(Path(text))
+        None,
+        "path of a fit.json, or of the folder that contains it: draw the fitted law",
+        metavar="FIT",
+        read=lambda text: fit_in(Path(text)),
     )
     runs: Path | None = option(
         None, "a run table, or the table that a figure needs; a study's folder; plan.json", metavar="TABLE"

@@ -54,7 +54,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
     how far the predictions extrapolate.
     """
 
-    law: str = option(REQUIRED, f"all, {LAW}", metavar="NAME|FIT|all", read=law_or_fit)
+    law: str = option(REQUIRED, f"{LAW}; all: every published law", metavar="NAME|FIT|all", read=law_or_fit)
     constants: str | None = option(None, "a published set of constants (default: the law's first)", metavar="SET")
     sequence_length: Length | None = option(
         None, "sequence length, for the FLOPs of --arch or --config (default: the config's, or 4096)", metavar="TOKENS"
@@ -100,7 +100,7 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
             )
 
     def prepare(self) -> None:
-        """Reduce the compile time of the laws' formulas, each of which is computed once."""
+        """Compile without LLVM optimization: each formula is computed once, so compilation dominates."""
         if not is_fit(self.law):
             compile_quickly(optimized=False)
 
@@ -178,5 +178,5 @@ class PredictCommand(ArchitectureOptions, ConventionOptions, name="predict"):
         given = {name: getattr(self, name) for name in WHOLE}
         broken = [f"{name} {format(value)}" for name, value in given.items() if value is not None and value % 1]
         if broken:
-            said.append(f"No model has {' or '.join(broken)}: the law interpolates between models.")
+            said.append(f"No model has {' or '.join(broken)}; the law interpolates between models.")
         return " ".join(said)

@@ -40,7 +40,8 @@ class RangesCommand(LevelOptions, name="ranges"):
     )
     law: str = option(
         "zhao",
-        "a five-factor law, or fit.json of `moejax fit --out`, or its folder",
+        "a five-factor law: a law or paper name (`moejax laws` lists them), or the path of a fit.json or of the "
+        "folder that contains it",
         metavar="NAME|FIT",
         read=law_or_fit,
     )
@@ -73,7 +74,7 @@ class RangesCommand(LevelOptions, name="ranges"):
             raise UserError(f"--params-active is {active:g}; give at most --params-total, {total:g}.")
 
     def prepare(self) -> None:
-        """Reduce the compile time of the law's formulas, each of which is computed once."""
+        """Compile without LLVM optimization: each formula is computed once, so compilation dominates."""
         compile_quickly(optimized=False)
 
     def run(self) -> None:

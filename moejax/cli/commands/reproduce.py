@@ -23,7 +23,7 @@ EXAMPLE = """\
 @dataclass(frozen=True, kw_only=True)
 class ReproduceCommand(ConventionOptions, name="reproduce"):
     """Recompute every computable number of five papers on Mixture-of-Experts scaling, and compare it with the printed
-    number. The exit status is 1 if a verdict differs from the recorded verdict.
+    number. Each comparison has a verdict. The exit status is 1 if a verdict differs from the recorded one.
     """
 
     paper: str | None = option(None, "one of zhao, abnar, chapter_002, tian, li", metavar="NAME")

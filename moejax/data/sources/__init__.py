@@ -114,13 +114,13 @@ def check_source(source: str) -> None:
 def _readable(source: str) -> list[Path]:
     if not is_there(source):
         raise UserError(
-            f"There is no file or folder {source} to read. Named sources are {', '.join(NAMED)}; "
-            f"{hugging_face.PREFIX}NAME reads a data set from the Hugging Face Hub."
+            f"There is no file or folder {source} to read. Give an existing one, {' or '.join(NAMED)}, or "
+            f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
         )
     files, skipped = _files(path_of(source))
     if not files:
         seen = f" (only {skipped.kinds})" if skipped.files else ""
-        raise UserError(f"{source} contains no readable file{seen}; {KNOWN}.")
+        raise UserError(f"{source} contains no readable file{seen}; name another source ({KNOWN}).")
     return files
 
 

@@ -18,7 +18,9 @@ from moejax.wording import says
 
 @dataclass(frozen=True)
 class TextFiles:
-    """An input shard of several files, none larger than an input shard."""
+    """An input shard that combines small files. Files above ``INPUT_SHARD_BYTES`` are split instead (``TextRange``),
+    except compressed files.
+    """
 
     root: str
     """Folder to which the documents' names and keys are relative."""
@@ -39,8 +41,8 @@ class TextFiles:
         return sum(file.size for file in self.files)
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Yield at most ``documents_per_file`` documents per file, or per ``INPUT_SHARD_BYTES`` of a compressed
-        file.
+        """Yield at most ``documents_per_file`` documents for each file. In a compressed file, this limit applies to
+        each piece of ``INPUT_SHARD_BYTES``.
         """
         for file in self.files:
             path = Path(file.path).relative_to(self.root).as_posix()

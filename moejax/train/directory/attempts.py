@@ -72,8 +72,8 @@ class Attempt:
     devices: int = 1
     device_kind: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-    """Everything that affects rounding except settings and seed: ``row.versions`` of all processes, the mesh and the
-    number of processes.
+    """Everything that affects rounding except settings and seed, keyed by name: ``row.versions`` of all processes, the
+    mesh and the number of processes.
     """
     vmapped_runs: int = 1
     """Number of vmapped runs that share the devices and the time of this attempt."""
@@ -85,8 +85,8 @@ class Attempt:
     """Seconds in each time bucket, keyed as in ``TIME_BUCKETS``."""
 
     def moment(self, has_logged: bool = False) -> str:
-        """Return a phrase for the activity at the last update, such as ``while compiling, before its first step``.
-        It is empty if the training logs steps, or if the activity was not recorded.
+        """Return a phrase for the activity at the last update, such as ``while compiling, before its first step``. It
+        is empty if the run has begun to log steps, or if the activity was not recorded.
 
         Args:
           has_logged: whether the log has a step. The log is newer than the record of attempts.
@@ -137,11 +137,11 @@ class AttemptRecorder:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of this attempt."""
+        """``Attempt.versions`` of this attempt, keyed by name."""
         return self._metadata["versions"]
 
     def log_rounding_changes(self) -> None:
-        """Log changes since the last attempt that affect rounding, and log if every start may round differently."""
+        """Log changes since the last attempt that affect rounding. Also log it if GPUs add in no fixed order."""
         now = self.versions
         before = next((attempt.versions for attempt in reversed(self._earlier) if attempt.versions), now)
         why = [

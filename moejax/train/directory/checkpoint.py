@@ -63,10 +63,11 @@ class NotRestored(UserError):
 
 
 class CheckpointManager:
-    """Checkpoints of one trunk or branch by optimizer step; they do not depend on the mesh or the number of processes.
+    """Checkpoints of one trunk or branch, numbered by optimizer step. They do not depend on the mesh or the number of
+    processes.
 
-    It keeps the ``newest`` checkpoints, every step in ``keep``, every multiple of ``every``, and the ``best``
-    checkpoints with the lowest ``validation_loss``.
+    Four kinds of checkpoints are kept: the last ``newest`` checkpoints, the steps in ``keep``, the multiples of
+    ``every``, and the ``best`` checkpoints with the lowest ``validation_loss``.
     """
 
     def __init__(
@@ -167,9 +168,9 @@ class CheckpointManager:
         different = [text for _, text, _ in told if text]
         if different and not failures:
             self._group.abort(
-                f"The checkpoint of step {step} in {self._folder} does not match this training's state: "
+                f"The checkpoint of step {step} in {self._folder} does not match this training run's state: "
                 f"{different[0]}. It was written by another version of moejax, or with other settings. Resume with "
-                "that version and those settings, or start a new training in another --out."
+                "that version and those settings, or start a new run in another --out."
             )
         if not failures and not _is_finite(restored):
             failures = ["its state has non-finite values"]
@@ -180,8 +181,8 @@ class CheckpointManager:
         return cast(TrainState, restored), metadata
 
     def set_aside(self, step: int) -> str:
-        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, and return its new path. Copies of the
-        same or earlier steps of this phase are removed from there.
+        """Move a checkpoint that cannot be restored to ``checkpoints/damaged``, and return its new path. Checkpoints of
+        this phase that were moved there before are removed, up to the same step.
         """
 
         def move() -> str:
@@ -254,7 +255,7 @@ class CheckpointManager:
 
 @dataclass
 class _Kept:
-    """Retention policy for Orbax: the checkpoints to keep at each save."""
+    """Retention policy for Orbax, which selects the checkpoints to keep at each save."""
 
     newest: int
     """Number of newest checkpoints to keep. They are selected among all steps, and again among steps up to ``saved``,
@@ -315,7 +316,7 @@ def _is_finite(state: TrainState) -> jax.Array:
 def _differences(saved: Path, state: TrainState) -> list[str]:
     there, here = _shapes(ocp.StandardCheckpointHandler().metadata(saved).tree), _shapes(state)  # type: ignore[arg-type]
     return [
-        f"{name} has {there.get(name, 'no array')} in the checkpoint and {here.get(name, 'no array')} in this training"
+        f"{name} has {there.get(name, 'no array')} in the checkpoint and {here.get(name, 'no array')} in this run"
         for name in dict.fromkeys([*here, *there])
         if there.get(name) != here.get(name)
     ]

@@ -38,7 +38,7 @@ RUNS = "runs"
 DIVERGED = "diverged.json"
 """File in the folder of a vmapped run that diverged, with the reason. Without it, the run is tried again."""
 
-REMEDY = "restore a copy, or remove it and give the training's config with --config"
+REMEDY = "restore a copy, or remove it and give the run's config with --config"
 """Remedy for an unreadable ``training.json``."""
 
 RESUMABLE = (
@@ -67,7 +67,7 @@ SEMANTIC = (
     "recipe.runtime.matmul_quantization",
     "recipe.runtime.reduce_dtype",
 )
-"""Exceptions: settings in a group of ``RESUMABLE`` that do change numbers."""
+"""Exceptions: settings that belong to a group of ``RESUMABLE`` but change numbers by more than rounding."""
 
 FROZEN = (
     "architecture",
@@ -104,7 +104,8 @@ def fingerprint(training: Mapping[str, Any]) -> str:
 def own(
     folder: Path, training: Settings, *, accept: bool = False, log: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Claim a folder for ``training``, or resume the training that it belongs to, and update ``training.json``.
+    """Claim a folder for ``training``, or accept that it already belongs to this training run. Update
+    ``training.json``.
 
     A folder without logged or saved steps, as after a rejected start, can be claimed by any training run. Changes since
     a training run began are appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
@@ -115,7 +116,7 @@ def own(
     path = folder / TRAINING
     if not path.exists():
         if (folder / "checkpoints").is_dir():
-            # Every checkpoint that is restored from this folder is compared with the training (``check_trained``).
+            # Every checkpoint that is restored from this folder is compared with ``training`` (``check_trained``).
             check_writable(folder)
             write_json(path, training.as_json())
         else:
@@ -179,7 +180,7 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:
     """Return the recorded changes that affect results. If there are any, ``training.json`` does not fully describe the
-    training.
+    run.
     """
     return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
 
@@ -215,7 +216,7 @@ def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
-    # A state can only be restored if both trainings have an EMA, or neither has one.
+    # A state can only be restored if both training runs have an EMA, or neither has one.
     fixed = {
         path: (old, new)
         for path, (old, new) in decisive.items()

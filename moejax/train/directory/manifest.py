@@ -61,13 +61,13 @@ def finished_checkpoints(folder: Path) -> list[Path]:
 
 
 def read_metadata(checkpoint: Path) -> dict[str, Any]:
-    """Return the metadata of a checkpoint, from Orbax's file.
+    """Return the metadata of a checkpoint from Orbax's file, keyed by name, such as ``PHASE`` and ``STEP``.
 
     Raises:
       Damaged: the file cannot be read, or its step or phase differs from the path's.
     """
-    path, remedy = checkpoint / "metadata" / "metadata", "resume the training, which starts from the previous "
-    "checkpoint"
+    path = checkpoint / "metadata" / "metadata"
+    remedy = "resume the training run, which starts from the previous checkpoint"
     metadata = stored.foreign_json(stored.read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     saved, here = (metadata.get(PHASE), metadata.get(STEP)), (checkpoint.parent.name, int(checkpoint.name))
     if None not in saved and saved != here:

@@ -107,7 +107,9 @@ class MetricsLog:
         return read(self._path)
 
     def write(self, phase: str, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Append one line to the file and return it. The line is on disk before a checkpoint of its step."""
+        """Append one line to the file and return it, keyed by field. The line is on disk before a checkpoint of its
+        step.
+        """
         line = {"phase": phase, "step": step, **{name: _plain(value) for name, value in values.items()}}
         if self._writes:
             _append(self._path, f"{json.dumps(line)}\n".encode())
@@ -171,7 +173,7 @@ def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str,
     lines, damaged = _lines(content, whole=whole)
     if damaged:
         raise Damaged(
-            f"{_no_lines(where, damaged)}; restore a copy, or resume the training, which removes these lines."
+            f"{_no_lines(where, damaged)}; restore a copy, or resume the training run, which removes these lines."
         )
     return lines
 
@@ -183,7 +185,7 @@ def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[b
 
 
 def _line(content: bytes) -> dict[str, Any] | None:
-    """Parse a line; return None if a field does not have the format that ``MetricsLog`` writes."""
+    """Return a line's values, keyed by field; None if a field does not have the format that ``MetricsLog`` writes."""
     line = parse_line(content, _LINE)
     if line is None or not _PHASE.fullmatch(line["phase"]):
         return None
@@ -240,10 +242,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
-    """Loggers to write to."""
+    """Further loggers of a training run, in addition to ``metrics.jsonl``."""
 
     tensorboard: bool = False
-    """Write events to ``tensorboard/`` in the training's folder."""
+    """Write events to ``tensorboard/`` in the training run's folder."""
     wandb: str = ""
     """Project name in Weights & Biases; empty disables this logger."""
 
@@ -291,7 +293,7 @@ def open_loggers(config: LoggerConfig, folder: Path, name: str, settings: Line) 
 
 
 def scalars(line: Line) -> dict[str, float]:
-    """Return a line's numbers by display name. Layer statistics have names such as ``layers/load_cv/3``."""
+    """Return a line's numbers, keyed by display name. Layer statistics have names such as ``layers/load_cv/3``."""
     found: dict[str, float] = {}
     for name, value in line.items():
         if name == "layers":

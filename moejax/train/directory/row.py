@@ -60,7 +60,7 @@ def make_row(
     log: Sequence[Mapping[str, Any]],
     attempts: AttemptRecorder,
 ) -> dict[str, Any]:
-    """Return one row of a run table. Parameters are counted on the built model; FLOPs are computed by
+    """Return one row of a run table, keyed by column. Parameters are counted on the built model; FLOPs are computed by
     ``moejax.laws.accounting``.
 
     Args:
@@ -116,7 +116,9 @@ def make_row(
 
 
 def known_columns(training: Training, budget_tokens: int) -> dict[str, Any]:
-    """Return the columns that are known before training, with parameters counted by ``moejax.laws.accounting``."""
+    """Return the values that are known before training, keyed by column, with parameters counted by
+    ``moejax.laws.accounting``.
+    """
     architecture, recipe = training.architecture, training.recipe
     tokens = recipe.tokens(recipe.steps(budget_tokens))
     design, counts, modules = design_of(architecture, tokens), params(architecture), mtp_params(architecture)
@@ -165,8 +167,8 @@ def seconds_until(lines: Sequence[Mapping[str, Any]], phase: str, step: int, *, 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of software that affects a training run's numbers, and the properties that affect
-    rounding.
+    """Return the versions of software that affects a training run's numbers, and the properties that affect rounding,
+    keyed by name.
     """
     names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
     if jax.default_backend() == "cpu" and cpu.available():

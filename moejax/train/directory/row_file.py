@@ -28,7 +28,7 @@ def row_file(budget_tokens: int) -> str:
 
 
 def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
-    """Parse the content of a row's file.
+    """Parse the content of a row's file; the result is keyed by column.
 
     Raises:
       Damaged: the content is invalid.
@@ -49,11 +49,10 @@ def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] 
     """Return the rows of a training run's budgets; None for a missing row.
 
     Args:
-      training: the training's plain data, as returned by ``moejax.train.directory.status.read_training``.
+      training: settings of the run, as returned by ``moejax.train.directory.status.read_training``.
 
     Raises:
-      UserError: a file is invalid, or its row does not match its name. The tokens of a row are those of its budget's
-        whole steps.
+      UserError: a file is invalid, or its row has another model, or other tokens than the whole steps of its budget.
     """
     recipe = training["recipe"]
     ramp = tuple(RampStage(**stage) for stage in recipe.get("batch_ramp") or ())
@@ -86,7 +85,7 @@ def check_row(
 
 
 def read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
-    """Return a budget's row, or None if its run is not finished.
+    """Return a budget's row, keyed by column; None if its run is not finished.
 
     Raises:
       Damaged: the file is invalid.

@@ -35,7 +35,7 @@ from moejax.weights.folder import (
 )
 from moejax.weights.safetensors import Kind, TensorFileWriter
 
-_REMEDY = "resume the training, which starts from the previous checkpoint"
+_REMEDY = "resume the training run, which starts from the previous checkpoint"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SavedState:
 
     training: Training
     folder: Path
-    """Folder of the training."""
+    """Folder of the training run."""
     phase: str
     step: int
 
@@ -60,12 +60,14 @@ class SavedState:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the training had read."""
+        """Return the number of tokens that the training run had read."""
         return self.training.recipe.tokens(self.step)
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return the run row of the budget that ends at this checkpoint, or an empty dict."""
+        """Return the row of the budget that ends at this checkpoint, keyed by column; an empty dict if no budget ends
+        here.
+        """
         recipe = self.training.recipe
         ends = {branch_name(budget): budget for budget in recipe.budgets_tokens if recipe.steps(budget) == self.step}
         return (read_row(self.folder, ends[self.phase]) or {}) if self.phase in ends else {}
@@ -78,15 +80,18 @@ def is_training(path: Path) -> bool:
 
 def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
     """Return the checkpoint at a path: a training run's folder (its longest finished budget, or else the trunk), a
-    phase's folder (its newest checkpoint), or a checkpoint's folder. With ``verify``, compare its files with their
-    hashes.
+    phase's folder (its newest checkpoint), or a checkpoint's folder. With ``verify``, compare the checkpoint's files
+    with their hashes.
 
     Raises:
       UserError: there is no checkpoint.
     """
     folder = _owner(path)
     if folder is None:
-        raise UserError(f"{path} is not a training folder: neither it nor a parent folder has a training.json.")
+        raise UserError(
+            f"{path} is not in the folder of a training run, because neither it nor a parent folder has "
+            "a training.json. Give the --out of a run, or a checkpoint in it."
+        )
     training = read_json(folder / TRAINING, Training, remedy=REMEDY)
     if training.vmap:
         raise UserError(f"{folder} contains several vmapped runs; name the folder of one of them in {folder / RUNS}.")
@@ -101,7 +106,7 @@ def find_saved_state(path: Path, *, verify: bool = True) -> SavedState:
             if verify:
                 check_saved(saved)
             return saved
-    raise UserError(f"{path} has no finished checkpoint; continue the training first.")
+    raise UserError(f"{path} has no finished checkpoint; resume the training run until it has saved one.")
 
 
 def check_saved(saved: SavedState, hashes: Mapping[str, str] | None = None) -> None:
@@ -121,8 +126,7 @@ def write_saved_weights(
     ``ema``, write the exponential moving average of the parameters instead.
 
     Raises:
-      UserError: ``out`` exists already, the checkpoint does not match its training's architecture, or it has no moving
-        average.
+      UserError: ``out`` exists already, the checkpoint does not match the run's architecture, or has no moving average.
     """
     if ema and not saved.training.recipe.ema_decay:
         raise UserError(
@@ -143,7 +147,9 @@ def write_saved_weights(
 
 
 def read_saved(saved: SavedState, name: str, index: tuple[slice, ...]) -> np.ndarray:
-    """Read the block at ``index`` of a checkpoint's parameter, given by dotted name, or of its expert bias."""
+    """Read the block at ``index`` of an array of a checkpoint. ``name`` is a parameter's dotted name, or
+    ``EXPERT_BIAS``.
+    """
     return np.asarray(_open(saved.state, name)[index].read().result())
 
 
@@ -203,9 +209,7 @@ def _write_tokenizer(saved: SavedState, target: Path) -> list[str]:
 
 
 def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
-    """Return the tokenizer of the training's prepared tokens, or else the recipe's tokenizer; None if neither
-    exists.
-    """
+    """Return the tokenizer of the run's prepared tokens, or else the recipe's tokenizer; None if neither exists."""
     for place in _sets(saved):
         if (place / MANIFEST).is_file():
             return PreparedSet(place).tokenizer
@@ -224,8 +228,8 @@ def tokenizer_beside(weights: Path) -> JsonTokenizer | None:
 
 
 def _sets(saved: SavedState) -> list[Path]:
-    """Return the folders that may contain the prepared tokens. The training, its study or the user may have prepared
-    them.
+    """Return the folders that may contain the prepared tokens. The training run, its study or the user may have
+    prepared them.
     """
     data, study = saved.training.recipe.data, saved.folder.absolute().parent.parent
     folders = [saved.folder / "data", *([study / "data"] if (study / "study.json").is_file() else [])]

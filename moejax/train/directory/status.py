@@ -61,7 +61,7 @@ class Status:
     """Speed in the last lines of the log."""
     mfu: float | None
     eta_seconds: float | None
-    """Remaining time at the current speed; None unless the training is running."""
+    """Remaining time at the current speed; None unless the run is running."""
     silent_seconds: float | None
     """Time since the last update."""
     last_checkpoint: dict[str, Any] | None
@@ -94,7 +94,7 @@ def read_status(folder: Path) -> Status:
         training = read_training(folder)
     except Missing:
         raise UserError(
-            f"{folder} is not a training folder (it has no {TRAINING}); start a training with moejax train "
+            f"{folder} is not the folder of a training run (it has no {TRAINING}); start a run with moejax train "
             "--config=FILE.py."
         ) from None
     axes = training.get("vmap")
@@ -147,7 +147,7 @@ def read_status(folder: Path) -> Status:
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """Return a training run's settings from its folder as plain data: ``name``, ``recipe`` and the rest."""
+    """Return a training run's settings from its folder as plain data, keyed as in ``training.json``."""
     # Do not build a ``Training``, because that class needs JAX.
     shape = {"name": str, "recipe": {"budgets_tokens": list[int], "batch_tokens": int}}
     return read_json(folder / TRAINING, shape, remedy=REMEDY)
