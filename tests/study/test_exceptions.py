@@ -61,7 +61,7 @@ def test_one_architecture_trained_twice_is_one_group():
     [
         ({"recipes": {"c": {}}}, "recipes: model 'c' is unknown"),
         ({"seeds": {"c": 1}}, "seeds: model 'c' is unknown"),
-        ({"recipes": {"b": {"optimizer": {}}}}, "did you mean optimizer"),
+        ({"recipes": {"b": {"optimzer": {}}}}, "did you mean optimizer"),
         ({"recipes": {"b": 3}}, "recipes.b is 3; it must be a dict of settings"),
         ({"recipes": {"b": {"batch_tokens": 100}}}, "a positive multiple of data.sequence_length"),
         ({"analysis": Analysis(hold_out="token")}, "did you mean tokens"),
