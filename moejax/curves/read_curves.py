@@ -537,10 +537,11 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
     warm-up.
 
     Args:
-      blocks: maximum number of blocks per curve. most_points: maximum number of points per curve; more points are
-        averaged. drops: whether the law's inputs include learning-rate drops; by default, True if the learning rate
-        decays in at least one curve. If it decays in none, the inputs contain no drops, since the warm-up alone would
-        then determine the coefficient of annealing.
+      blocks: maximum number of blocks per curve.
+      most_points: maximum number of points per curve; more points are averaged.
+      drops: whether the law's inputs include learning-rate drops; by default, True if the learning rate decays in at
+        least one curve. If it decays in none, the inputs contain no drops, since the warm-up alone would then determine
+        the coefficient of annealing.
     """
     if not curves.curves:
         raise UserError("There are no curves; give at least one.")

@@ -187,7 +187,7 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
         (lambda t: t.assign(lr=0.0), "every learning rate is 0"),
         (lambda t: t.assign(lr=1e200), r"run constant: lr is 1e\+200 in row 1, not a learning rate from 0 to 1e\+06"),
         (lambda t: t.assign(step=t["step"] + 0.5), "steps are whole numbers"),
-        (lambda t: t[t["step"] < 300], "a curve needs 3 or more"),
+        (lambda t: t[t["step"] < 300], "a curve needs at least 3"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_with_its_place(change, said):

@@ -78,7 +78,11 @@ def test_a_rate_that_is_logged_rarely_jumps_where_it_is_flat_to_both_sides(tmp_p
 
 @pytest.mark.parametrize(
     ("first", "last", "sentence"),
-    [(0, 0, "0 steps with train/loss; a curve needs losses"), (0, 300, "1 point; a curve needs 3"), (0, 3500, "")],
+    [
+        (0, 0, "0 steps with train/loss; a curve needs losses"),
+        (0, 300, "1 point, but a curve needs at least"),
+        (0, 3500, ""),
+    ],
 )
 def test_losses_that_are_not_finite_are_counted(first, last, sentence, tmp_path):
     def partly():

@@ -54,7 +54,7 @@ ELSEWHERE = {
     "test_a_named_mixture_has_its_papers_weights_and_names_the_parts_that_are_absent",
     r"--recipe zhao": "fit/test_recipe_zhao.py::test_the_command_runs_the_whole_procedure",
     r"--recipe tian": "fit/test_recipe_tian.py::test_the_command_writes_fits_tables_and_figures",
-    r"--recipe abnar": "fit/test_recipe_abnar.py::test_the_command_runs_the_whole_procedure_from_the_published_starts",
+    r"--recipe abnar": "papers/test_recipe_abnar.py::test_the_command_runs_the_whole_procedure_from_the_published_grid",
 }
 """What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network or
 minutes."""

@@ -83,7 +83,9 @@ def test_the_mean_penalty_is_the_fits_objective_per_run():
     assert fit.metrics.huber * len(known_runs()) == pytest.approx(fit.value, rel=1e-9)
 
 
-@pytest.mark.parametrize(("options", "words"), [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "no runs")])
+@pytest.mark.parametrize(
+    ("options", "words"), [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "no run is held out")]
+)
 def test_a_split_with_an_empty_side_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         largest(known_runs(), "tokens", **options)

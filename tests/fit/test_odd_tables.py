@@ -72,7 +72,7 @@ def test_a_curve_with_a_cell_that_is_no_number_is_a_sentence(column, cell):
     rows = [{"step": i + 1, "lr": 1e-3, "loss": 4 - 0.1 * i, "run": "a"} for i in range(6)]
     rows[3][column] = cell
     # A name may be anything; of one row no curve is made.
-    words = "a curve needs 3 or more" if column == "run" else rf"{column} is .* in row 4"
+    words = "a curve needs at least 3" if column == "run" else rf"{column} is .* in row 4"
     with pytest.raises(UserError, match=words):
         read_curves(pd.DataFrame(rows))
 

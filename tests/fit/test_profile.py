@@ -103,7 +103,7 @@ def test_near_the_optimum_a_profile_is_a_standard_error():
 
 
 def test_two_numbers_are_not_profiled_at_once():
-    with pytest.raises(ValueError, match="one finite number"):
+    with pytest.raises(ValueError, match="returns one number; got 2 numbers"):
         profile(squared_fit(), known_runs(), lambda law: [law.tokens_exponent, law.irreducible])
 
 

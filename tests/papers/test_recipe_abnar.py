@@ -148,7 +148,7 @@ MAPPED += ["--map", "num_experts=1 / (1 - S)", "--map", "top_k=1"]
 
 
 @pytest.mark.slow
-def test_the_command_runs_the_whole_procedure_from_the_published_starts(tmp_path, capsys):
+def test_the_command_runs_the_whole_procedure_from_the_published_grid(tmp_path, capsys):
     table = written(RUNS, tmp_path / "abnar.csv")
     assert main(["fit", table, "--recipe", "abnar", *MAPPED, "--out", str(tmp_path / "out"), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)

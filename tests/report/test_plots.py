@@ -395,7 +395,7 @@ def test_losses_over_tokens_have_a_legend_of_runs_and_lines():
 
 
 def test_a_law_of_something_else_has_no_curve_of_loss_against_compute():
-    with pytest.raises(ValueError, match="StepLaw is another"):
+    with pytest.raises(ValueError, match="StepLaw does not"):
         compute_table(published("step_law").law, Design(params_total=np.ones(1), tokens=np.ones(1)), flops=1e20)
 
 

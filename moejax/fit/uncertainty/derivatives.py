@@ -280,7 +280,7 @@ def not_one_number(method: str, numbers: np.ndarray) -> str:
         return (
             f"{method} needs a functional that returns one number; got {numbers.size:,} numbers. Compute one at a time."
         )
-    return f"{method} needs a number with a finite value; in this fit it is {numbers.item():g}. Choose another number."
+    return f"{method} needs a finite number, but this number is NaN or infinite in this fit; choose another number."
 
 
 def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Influence]:
