@@ -106,7 +106,7 @@ def token_shards(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = No
 
 
 def can_split(sequences: int) -> bool:
-    """Return whether the sequences divide evenly among the devices that split tokens."""
+    """Return whether a batch of sequences is divisible by the number of devices over which it is split."""
     return sequences % token_shards() == 0
 
 

@@ -160,7 +160,7 @@ def speedup(
     Args:
       a: without ``law``, a table of runs: the result of ``moejax.read_runs``, a file or a DataFrame. With ``law``, the
         family's fixed quantities, such as ``{"expansion": 16}``, or a published model's name.
-      b: the other family, in the same form.
+      b: what ``a`` is compared with, in the same form.
       law: name of a loss law, or a fit of one; only a fit gives intervals.
       flops: A's budgets; by default those of its runs.
       fixed: ``irreducible`` or ``exponent`` of both tables' loss-compute curves, to hold fixed.

@@ -268,8 +268,10 @@ def open_corpus(config: DataConfig, folder: Path) -> Corpus:
 
 
 def check_sources(config: DataConfig, folder: Path) -> None:
-    """Raise ``UserError``, before reading any text, if a source that is not prepared in ``folder`` is missing or has no
-    readable files.
+    """Check the sources without a prepared set in ``folder``, before reading any text.
+
+    Raises:
+      UserError: such a source is missing or has no readable files.
     """
     _packing(config)
     unread = [part for part, place in _placed(config, folder) if not (place / MANIFEST).is_file()]

@@ -79,7 +79,7 @@ def rows_of_each(weights: Sequence[float], rows: int) -> np.ndarray:
 
 
 def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each row's set in a period, and each set's number of rows.
+    """Return the set index of each row of one period, and the number of rows of each set.
 
     For a set with n rows per period, the ideal position of row j is (j + ½) / n, as a fraction of the period. Rows are
     sorted by these positions.

@@ -1,5 +1,6 @@
-"""Define search coordinates: the sizes that a law reads, or the shape of an architecture whose other proportions follow
-a given model."""
+"""Define search coordinates: the sizes that a law reads, or the shape of an architecture. Proportions that are not
+searched come from a given model.
+"""
 
 from __future__ import annotations
 

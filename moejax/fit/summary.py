@@ -158,8 +158,8 @@ def _tested(tested: TestedRuns) -> Table:
     notes = [("! " if coverage.too_few else "") + coverage.sentence]
     if len(tested.runs) > len(shown):
         notes.append(
-            f"The {len(shown)} of {len(tested.runs):,} runs farthest from their prediction; "
-            f"held_out.csv{option_hint(' (--out)')} has all."
+            f"This table shows the {len(shown)} of {len(tested.runs):,} runs that are farthest from their predictions; "
+            f"held_out.csv{option_hint(' (--out)')} has all of them."
         )
     reasons = filter(None, dict.fromkeys(tested.runs["reason"]))
     notes += [f"! Some runs have no prediction interval: {why}." for why in reasons]

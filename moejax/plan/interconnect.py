@@ -99,7 +99,11 @@ class Torus:
         return {link: bytes_ * share for link, share in zip((CHIP, ICI), shares, strict=True) if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float, pairs: Groups = ()) -> float:
-        """Return the seconds of the slowest part of the collective."""
+        """Return the seconds of a collective over ICI or, between slices, over DCN.
+
+        An all-to-all takes the time of its slowest torus segment, a permutation with known pairs that of its busiest
+        link. Transfers within a chip count as 0 seconds.
+        """
         sent = self.bytes_sent(kind, axes, bytes_, pairs)
         if DCN in sent:
             return sent[DCN] / self.network_bytes_per_second

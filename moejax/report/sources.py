@@ -93,8 +93,8 @@ def loads_table(folder: Path) -> pd.DataFrame:
         for expert, load in enumerate(loads)
     ]
     if not cells:
-        what = "no model with experts has written rows" if rows else "there are no rows of a training run"
-        raise UserError(f"In {folder} {what}; name the folder of an MoE training run (a study has them in models/).")
+        what = "results of an MoE model" if rows else "results of a training run"
+        raise UserError(f"{folder} has no {what}; give the folder of an MoE training run (in a study, under models/).")
     return pd.DataFrame(cells)
 
 

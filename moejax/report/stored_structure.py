@@ -18,7 +18,10 @@ from moejax.stored import parse_line
 
 
 def flops_by(convention: str, table: DataFrame) -> Float[np.ndarray, " runs"] | None:
-    """Return the training FLOPs of every run by a paper's convention; None without stored architectures."""
+    """Return the training FLOPs of every run by a paper's convention.
+
+    Return None if the table lacks stored architectures, ``tokens`` or ``sequence_length``.
+    """
     if not {"tokens", "sequence_length"} <= {*table}:
         return None
     models = _architectures(table)

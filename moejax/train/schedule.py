@@ -16,7 +16,7 @@ from moejax.pytree import pytree
 
 
 def linear(done: Array, final: Array) -> Array:
-    """Return a linear decay."""
+    """Return a linear decay from 1 to ``final``; ``done`` is the completed fraction."""
     return 1 - (1 - final) * done
 
 

@@ -137,7 +137,7 @@ def test_the_command_draws_from_folders_and_plans(interrupted, example_plan, tmp
     ("name", "sentence"),
     [
         ("restarts", "No training run in {} has an attempts.json"),
-        ("expert-loads", "In {} there are no rows of a training"),
+        ("expert-loads", "{} has no results of a training run"),
         ("runs", "{} has no " + TABLE),
     ],
 )

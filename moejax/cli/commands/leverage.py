@@ -35,7 +35,7 @@ class LeverageCommand(BootstrapOptions, name="leverage"):
         "of a model family, NAME=VALUE,…",
         metavar="A",
     )
-    b: str = argument("the other family, in the same form", metavar="B")
+    b: str = argument("what A is compared with, in the same form", metavar="B")
     law: str | None = option(
         None,
         "a loss law: a law or paper name (`moejax laws` lists them), or the path of a fit.json or of the folder that "

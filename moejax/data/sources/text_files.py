@@ -1,5 +1,5 @@
-"""Read text files, one document per file. A source's only file and files larger than an input shard are cut at line
-ends into several documents.
+"""Read text files, one document per file. A file is split at line ends into several documents if it is the source's
+only file or larger than an input shard.
 """
 
 from __future__ import annotations

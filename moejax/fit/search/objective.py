@@ -169,7 +169,7 @@ class FitObjective:
 
     @functools.cached_property
     def widest(self) -> np.ndarray:
-        """Bound of each searched coefficient, in e-folds."""
+        """Bound on the absolute logarithm of each searched coefficient; unused for coefficients of any sign."""
         sizes = {
             f.name for f in dataclasses.fields(self.law) if any(map(laws.is_power, f.metadata["dimension"].values()))
         }

@@ -1,9 +1,9 @@
 """Find coefficients and combinations that the runs do not determine, and other optima that fit equally well.
 
 A number has no standard error if it changes along an undetermined direction or between equally good laws. For example,
-if all runs have 20 tokens per parameter, A/N^alpha + B/D^beta is a sum of two powers of one size. Exchanging the two
-terms gives an equal fit, but other losses at other ratios. The curvature at one optimum does not show the other
-optimum.
+if all runs have 20 tokens per parameter, both terms of A/N^alpha + B/D^beta are powers of the same size. Exchanging
+them fits equally well, but predicts different losses at other ratios of tokens to parameters. The curvature at one
+optimum does not show the other optimum.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def cudnn(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention in one kernel, if queries and keys belong to the same tokens.
+    """Compute causal attention in one kernel. Queries and keys must belong to the same tokens.
 
     Raises:
       UserError: cuDNN does not support these inputs.

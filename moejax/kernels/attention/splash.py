@@ -40,7 +40,7 @@ def splash(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention in one kernel that skips masked blocks, if queries and keys belong to the same tokens.
+    """Compute causal attention in one kernel that skips masked blocks. Queries and keys must belong to the same tokens.
 
     On other platforms the kernel is interpreted, for tests.
 

@@ -62,9 +62,9 @@ def tiled(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention without storing its scores, if queries and keys belong to the same tokens.
+    """Compute causal attention tile by tile, without storing all scores.
 
-    ``slopes`` are constants, not learned.
+    Queries and keys must belong to the same tokens. ``slopes`` are constants, not learned.
     """
     length, groups = query.shape[1], key.shape[2]
     tile = min(TILES.get(platform(), OTHER_TILE), length)

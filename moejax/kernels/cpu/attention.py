@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
 
 def supports(query: Array, key: Array, value: Array, mask: AttentionMask, **options: Any) -> bool:
-    """Return whether the sequences can be divided equally among the devices that share tokens."""
+    """Return whether the batch size is divisible by the number of devices over which the batch is split."""
     return can_split(query.shape[0])
 
 
@@ -73,7 +73,7 @@ def attention(
     slopes: Float[Any, " H"] | None = None,
     sinks: Float[Array, " H"] | None = None,
 ) -> Float[Array, "B T H V"]:
-    """Compute attention in float32 without storing its scores, if queries and keys belong to the same tokens.
+    """Compute causal attention in float32 without storing its scores. Queries and keys must belong to the same tokens.
 
     Raises:
       UserError: the program is not for a CPU.

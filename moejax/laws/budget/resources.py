@@ -79,10 +79,10 @@ def _per_layer(ratio: Scalar) -> Any:
 
 
 def layer_params(model_dim: Scalar, num_layers: Scalar, ratio: Scalar) -> Any:
-    """Return the parameters of layers with a feed-forward of ``ratio``·``model_dim``: (4 + 3·ratio)·D_m²·L.
+    """Return the number of parameters of layers with a feed-forward of ``ratio``·``model_dim``: (4 + 3·ratio)·D_m²·L.
 
-    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for an MoE layer and beta for its active part; add the
-    counts of dense and MoE layers.
+    Eqs. 6, 14, 15. ``ratio`` is alpha for a dense layer, mu for an MoE layer and beta for its active part. For
+    a model with both kinds of layers, call this once per kind and add the results.
     """
     return _per_layer(ratio) * model_dim**2 * num_layers
 

@@ -149,7 +149,10 @@ def optimal_params_total(law: Sparsity, flops: Scalar, sparsity: Scalar, active_
 def optimal_sparsity(
     law: Sparsity, flops: Scalar, params_total: Scalar, active_of: ActiveParams, *, cap: Scalar = MOST_SPARSE
 ) -> Claim:
-    """Return the claim that ``best_sparsity`` is optimal, in terms of 1-S; a note reports a value at a bound."""
+    """Return the claim that ``best_sparsity`` is optimal. Its value is 1-S.
+
+    A note reports an optimum at S = 0 or at ``cap``.
+    """
     sparsity = best_sparsity(law, flops, params_total, active_of, cap=cap)
     notes = []
     if sparsity >= cap * (1 - 1e-6):
