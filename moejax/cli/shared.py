@@ -155,7 +155,10 @@ class TableOptions(Command):
         group=TABLE,
     )
     weight: str | None = option(
-        None, "column of each row's weight; rows of weight 0 are predicted, but not fitted", metavar="COLUMN", group=TABLE
+        None,
+        "column of each row's weight; rows of weight 0 are predicted, but not fitted",
+        metavar="COLUMN",
+        group=TABLE,
     )
     drop_invalid: bool = option(False, "leave out rows with impossible values, and report them", group=TABLE)
     drop_duplicates: bool = option(False, "leave out exact duplicates of rows, and report them", group=TABLE)

@@ -61,13 +61,16 @@ def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> I
                     start, size = group + 1, 0
 
 
+REMEDY = "set data.text_field, or --text-field of moejax data prepare, to the column with the text"
+
+
 def _check_column(file: File, schema: pa.Schema, field: str) -> None:
     if field not in schema.names:
-        raise UserError(f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the text column.")
+        raise UserError(f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; {REMEDY}.")
     kind = schema.field(field).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not any(is_text(kind) for is_text in _TEXT):
-        raise UserError(f"Column {field!r} of {file.path} holds {kind}, not text; name the text column.")
+        raise UserError(f"Column {field!r} of {file.path} holds {kind}, not text; {REMEDY}.")
 
 
 def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
