@@ -51,7 +51,7 @@ def bounded(given: Mapping[str, tuple[float, float]]) -> tuple[Constraint, ...]:
     constraints = []
     for name, bounds in given.items():
         try:
-            low, high = map(float, bounds)
+            low, high = (math.nan, math.nan) if isinstance(bounds, str) else map(float, bounds)
         except (TypeError, ValueError):
             low = high = math.nan
         if not low < high:

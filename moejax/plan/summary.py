@@ -176,9 +176,11 @@ def estimated_search_summary(ranked: Sequence[PlanCandidate], price: float | Non
     )
     limit = "" if device is None else f" with an estimated memory of at most {ROOM:.0%} of a chip's"
     order = "the number of microbatches, because no time is estimated" if own.topology.chip is None else "the roofline"
+    fitting = len(others) + fits
     notes = [
-        f"{len(others) + fits:,} candidates{limit}, ranked by {order}. Leave out --estimate to compile the best of "
-        "them."
+        f"{fitting:,} candidates{limit}, ranked by {order}. Leave out --estimate to compile the best of them."
+        if fitting
+        else f"There is no candidate{limit}; use more or larger chips, or a smaller batch."
     ]
     best = every[0]
     result = estimate_summary(best.training, best.topology, analytic_estimate(best.training, best.topology), price)

@@ -363,8 +363,13 @@ def conclude_runs(read: ReadRuns, name: str, folder: Path, update: ProgressCallb
       options: ``laws``, ``flops`` and ``resamples`` of ``conclude_table``.
 
     Raises:
-      UserError: like ``conclude_table``.
+      UserError: like ``conclude_table``, or the runs have weights, which this analysis does not use.
     """
+    if weighted := [option for option in ("weight", "smooth") if option in read.reading]:
+        raise UserError(
+            f"A report of a table fits laws without {argument(weighted[0])}; leave it out, or fit a law with it and "
+            "report the fit."
+        )
     frame = read.frame.assign(group=[f"group {number + 1}" for number in read.runs.group])
     if "loss" in read.reading:
         frame["loss"] = frame[read.reading["loss"]]

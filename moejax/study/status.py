@@ -20,6 +20,8 @@ from moejax.train.directory.attempts import (
     FAILED,
     INTERRUPTED,
     RUNNING,
+    SILENT_SECONDS,
+    STEPPING,
     WAITING,
     Attempt,
     device_seconds,
@@ -74,9 +76,6 @@ def launched(study: str | PathLike[str], engine: str) -> dict[str, str]:
 
 
 T = TypeVar("T")
-
-SILENT_SECONDS = 900.0
-"""Seconds without a log line after which a training run without a recorded end counts as not running."""
 
 _TAIL_BYTES = 8192
 
@@ -215,7 +214,7 @@ def _state(has_rows: bool, attempts: Sequence[Attempt], has_logged: bool) -> tup
     last, silent = attempts[-1], time.time() - attempts[-1].until
     if last.state != RUNNING:
         return FAILED if last.state == FAILED else INTERRUPTED, last.why
-    if silent < SILENT_SECONDS:
+    if silent < SILENT_SECONDS.get(last.activity, SILENT_SECONDS[STEPPING]):
         return RUNNING, ""
     when = ", ".join(filter(None, (f"{silent / 60:.0f} minutes ago", last.moment(has_logged))))
     return INTERRUPTED, f"its last update was {when} ({last.where})."

@@ -23,7 +23,7 @@ from moejax.data.corpus import Corpus
 from moejax.errors import UserError
 from moejax.train.batches import read_batches
 from moejax.train.devices import without_mfu
-from moejax.train.directory.attempts import COMPILING, INITIALIZING, STEPPING
+from moejax.train.directory.attempts import COMPILING, INITIALIZING, SILENT_SECONDS, STEPPING
 from moejax.train.directory.identity import DATA
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.hooks import (
@@ -48,7 +48,7 @@ from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import HangWatch, Stop, Stopped
 from moejax.train.training import Phase, Recipe, Training, phases
 
-COMPILING_SECONDS = 2 * 3600.0
+COMPILING_SECONDS = SILENT_SECONDS[COMPILING]
 """Timeout for processes that wait for another process to compile. Compiling a large model's step takes a quarter of an
 hour, or no time if it is cached on disk.
 """

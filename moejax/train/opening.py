@@ -20,7 +20,7 @@ from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
 from moejax.stored import Damaged, Unreadable
-from moejax.train.directory.attempts import FAILED, AttemptRecorder
+from moejax.train.directory.attempts import FAILED, OPENING_DATA, SILENT_SECONDS, AttemptRecorder
 from moejax.train.directory.identity import RUNS, TRAINING, own, read_history
 from moejax.train.directory.metrics import open_loggers
 from moejax.train.directory.row import versions
@@ -38,7 +38,7 @@ from moejax.wording import says, told
 MANY_EPOCHS = 4
 """Number of passes over a text above which a message warns about repetition."""
 
-PREPARING_SECONDS = 24 * 3600.0
+PREPARING_SECONDS = SILENT_SECONDS[OPENING_DATA]
 """Timeout for processes that wait for the main process to tokenize a corpus or to read initial weights."""
 
 

@@ -58,6 +58,7 @@ def test_an_argument_that_does_not_apply_is_named(table, fit, tmp_path):
         (tmp_path, {"flops": 1e22}, "report of a study does not use flops"),
         (fit, {"runs": table.head(10)}, "made to other runs"),
         (table, {"resamples": 2}, "resamples is 2"),
+        (table, {"weight": "tokens"}, "fits laws without `weight`; leave it out"),
     ):
         with pytest.raises(UserError, match=said):
             mj.report(source, None if source is tmp_path else tmp_path / "report", **given)

@@ -60,7 +60,7 @@ def test_a_range_bounds_a_quantity_on_both_sides():
     above = design("chinchilla", flops=1e22, range={"tokens": (2 * free, 1e14)})
     assert below.optimum.values["tokens"] == pytest.approx(free / 2, rel=1e-4)
     assert above.optimum.values["tokens"] == pytest.approx(2 * free, rel=1e-4)
-    for bounds in ((2, 1), (1, 1), 5, "1:5", (1, None), (1, 2, 3)):
+    for bounds in ((2, 1), (1, 1), 5, "1:5", "12", (1, None), (1, 2, 3)):
         with pytest.raises(UserError, match=r"The range of tokens is .*give the smallest and the largest value"):
             design("chinchilla", flops=1e22, range={"tokens": bounds})
 

@@ -409,3 +409,9 @@ def test_an_estimated_search_ranks_all_candidates_and_marks_the_configs_own():
     too_large = replace(training(), recipe=replace(training().recipe, batch_tokens=2**24))
     rows = estimated_search_summary(ranked(too_large, V5E)).tables[0].rows
     assert [row[0] for row in rows].index("the config's") == len(rows) - 1
+
+
+def test_an_estimated_search_without_a_candidate_that_fits_says_so():
+    (own, *_) = ranked(training("full"), V5E)
+    (note,) = estimated_search_summary([replace(own, memory_bytes=1e15)]).tables[0].notes
+    assert note.startswith("There is no candidate with an estimated memory of at most")

@@ -123,11 +123,12 @@ def test_a_training_without_a_logged_step_says_what_it_does(url, capsys):
     now = time.time()
     compiling = dataclasses.replace(attempt(now - 10, now), activity=COMPILING)
     work_on(url, "a", compiling)
-    work_on(url, "b", dataclasses.replace(compiling, activity=OPENING_DATA))
-    work_on(url, "c", dataclasses.replace(compiling, began=now - 7200, until=now - 3600))
+    # Nothing is recorded while a long text is prepared.
+    work_on(url, "b", dataclasses.replace(compiling, began=now - 9000, until=now - 7800, activity=OPENING_DATA))
+    work_on(url, "c", dataclasses.replace(compiling, began=now - 9000, until=now - 7800))
     text = progress(run_statuses(open_storage(url), STUDY.trainings()))[1]
     assert text == "0 of 3 models trained; b opening data, a compiling"
-    assert "60 minutes ago, while compiling, before its first step" in of(url, "c").why
+    assert "130 minutes ago, while compiling, before its first step" in of(url, "c").why
     assert main(["study", "status", url]) == 0
     assert "running, compiling" in " ".join(capsys.readouterr().out.split())
 

@@ -280,6 +280,8 @@ def _panel(name: str, one: AnnealedLosses, table: DataFrame) -> Panel:
 
 def _ranges(tokens: np.ndarray, low: object, high: object, color: str) -> list[Series]:
     return [
-        Series(label=f"{LEVEL:.0%} interval", x=[x, x], y=[a, b], color=color, width=1.2, in_legend=False)
+        Series(
+            label=f"{LEVEL:.0%} interval", x=[x, x], y=[a, b], mark="interval", color=color, width=1.2, in_legend=False
+        )
         for x, a, b in zip(tokens, np.asarray(low), np.asarray(high), strict=True)
     ]

@@ -57,6 +57,7 @@ SPARSITY = Axis("sparsity", "sparsity, idle share of experts")
 
 MARKS: dict[str, dict[str, Any]] = {
     "line": {"linestyle": "-"},
+    "interval": {"linestyle": "-"},
     "dashed": {"linestyle": (0, (4, 2))},
     "dotted": {"linestyle": (0, (1, 1.6))},
     "points": {"linestyle": "", "marker": "o", "markeredgecolor": PAPER, "markeredgewidth": 0.5},

@@ -47,6 +47,11 @@ OPENING_DATA, INITIALIZING, COMPILING, STEPPING = ACTIVITIES
 state, or restores it from a checkpoint. Compiling: it compiles the step. Stepping: it runs, logs and saves steps.
 """
 
+SILENT_SECONDS = {OPENING_DATA: 24 * 3600.0, INITIALIZING: 24 * 3600.0, COMPILING: 2 * 3600.0, STEPPING: 900.0}
+"""Maximum seconds between two updates of a running attempt, by activity. Activities before the first step are recorded
+when they begin, and not again.
+"""
+
 BEFORE_LOG = "before its first logged step"
 
 SECONDS_BETWEEN_WRITES = 1.0
@@ -245,6 +250,8 @@ _REMEDY = "restore a copy, or remove it"
 
 def running_text(attempts: Sequence[Attempt], has_logged: bool) -> str:
     """Return the activity of a running training run, such as ``compiling``; empty while it logs steps."""
+    if attempts and attempts[-1].state == DONE:
+        return ""
     if not attempts or attempts[-1].state != RUNNING:
         # Its process holds the folder's lock, but has not recorded the new attempt yet.
         return "starting"
