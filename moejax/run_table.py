@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -225,6 +225,21 @@ def check(frame: DataFrame, *, where: str = "The table", computed: Iterable[str]
     return frame
 
 
+def invalid_rows(frame: DataFrame, *, computed: Iterable[str] = ()) -> Series:
+    """Return a mask of the rows that ``check`` would refuse."""
+    import pandas as pd
+
+    invalid = pd.Series(data=False, index=frame.index)
+    for name in frame.columns:
+        if name in COLUMNS and COLUMNS[name].kind not in _AS_TEXT:
+            values, wrong = _parsed(frame[name])
+            for broken in broken_rules(name, values, whole=name not in computed).values():
+                invalid |= broken
+            if len(wrong):
+                invalid |= pd.Series(wrong, index=frame.index)
+    return invalid
+
+
 def broken_rules(name: str, values: Series, *, whole: bool = True) -> dict[str, Series]:
     """Return masks of the rows that break a rule of a known column, keyed by the rule as text. Empty cells break none.
 
@@ -300,10 +315,17 @@ def _is_nested(cell: Any) -> bool:
 
 def numbers(series: Series, *, where: str = "The table") -> Series:
     """Return a column as float64; texts such as 48M are parsed."""
+    values, wrong = _parsed(series)
+    _refuse(where, str(series.name), series, wrong, "it must be a number")
+    return values
+
+
+def _parsed(series: Series) -> tuple[Series, Sequence[bool]]:
+    """Return a column as float64, and which cells are not numbers."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
-        return series.astype("float64")
+        return series.astype("float64"), ()
 
     parsed, wrong = [], []
     for value in series:
@@ -313,8 +335,7 @@ def numbers(series: Series, *, where: str = "The table") -> Series:
         except (TypeError, ValueError, OverflowError):
             parsed.append(float("nan"))
             wrong.append(True)
-    _refuse(where, str(series.name), series, wrong, "it must be a number")
-    return pd.Series(parsed, index=series.index, name=series.name, dtype="float64")
+    return pd.Series(parsed, index=series.index, name=series.name, dtype="float64"), wrong
 
 
 def _number(value: Any) -> float:

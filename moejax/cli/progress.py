@@ -109,22 +109,27 @@ def training_progress(training: Training, *, quiet: bool) -> Iterator[Callable[[
 
 
 def _lines() -> ProgressCallback:
-    began = stage_began = printed = time.monotonic()
-    first: float | None = None
+    began = printed = time.monotonic()
+    start: float | None = None
+    first: tuple[float, float] | None = None
+    """Share and time of the first progress of a stage. The time before it, such as compilation, has another pace."""
     last = 0.0
 
     def update(share: float, text: str) -> None:
-        nonlocal printed, first, last, stage_began
+        nonlocal printed, start, first, last
         now = time.monotonic()
-        if share < last:
-            first, stage_began = share, now
-        first = share if first is None else first
+        if start is None or share < last:
+            start, first = share, None
+        if first is None and share > start:
+            first = share, now
         last = share
         if now - printed < SECONDS_BETWEEN_LINES:
             return
         printed = now
-        pace = (share - first) / max(now - stage_began, 1e-9)
-        rest = f", about {clock((1 - share) / pace)} left" if share - first >= LEAST_SHARE and share < 1 else ""
+        rest = ""
+        if first is not None and share - first[0] >= LEAST_SHARE and share < 1:
+            pace = (share - first[0]) / max(now - first[1], 1e-9)
+            rest = f", about {clock((1 - share) / pace)} left"
         done = f"{share:4.0%}  " if share else ""
         say(f"{done}{text}  ({clock(now - began)} elapsed{rest})")
 

@@ -143,7 +143,7 @@ class TableOptions(Command):
     )
     where: tuple[str, ...] = option(
         (),
-        "keep the rows that satisfy the condition, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
+        "keep the rows that satisfy the condition, such as 'seed == 42 and tokens > 1B' (syntax: docs/run_tables.md)",
         metavar="CONDITION",
         group=TABLE,
     )

@@ -173,6 +173,6 @@ def _runs(path: Path) -> DataFrame:
     if not {"flops", "params_active", "tokens"} & set(table):
         raise UserError(
             f"{path} has neither a column of FLOPs nor columns of active parameters and tokens, so no run can be "
-            "drawn; name the columns as in docs/fitting.md."
+            "drawn; name the columns as in docs/run_tables.md."
         )
     return table

@@ -35,7 +35,7 @@ from moejax.result import Column, Result, Table
 from moejax.run_sources.column_mapping import ColumnMapping
 from moejax.run_table import DataFrame
 from moejax.say import ProgressCallback, say
-from moejax.wording import did_you_mean, told
+from moejax.wording import counted, did_you_mean, told
 
 MODULES = (
     *(coefficient_figures, expert_figures, loss_figures, prediction_figures),
@@ -66,6 +66,7 @@ class PlotOptions:
     mapping: ColumnMapping
     where: Sequence[str]
     loss: str
+    drop_invalid: bool
     synthetic: bool
     hold_out: str | None
     estimand: str | None
@@ -320,6 +321,9 @@ def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame
     kept, notes = select(added, options.where, named)
     for note in (*options.mapping.notes, *ours.notes, *notes):
         say(note)
+    if options.drop_invalid and (invalid := run_table.invalid_rows(kept, computed=mapping)).any():
+        say(f"{counted(int(invalid.sum()), 'row')} of {named} with invalid values left out.")
+        kept = kept[~invalid]
     checked = run_table.check(kept, where=named, computed=mapping)
     if of_runs and "loss" in checked:
         read_from = {**ours.read_from, **mapping}

@@ -11,6 +11,7 @@ from moejax.plan.search import ROOM, PlanCandidate, ways
 from moejax.plan.step_time import model_flops
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
+from moejax.wording import option_hint
 
 if TYPE_CHECKING:
     from moejax.plan.analytic_estimate import AnalyticEstimate
@@ -142,7 +143,9 @@ def estimate_summary(
         data |= {} if price is None else {"cost": hours * price}
     title = f"{training.name} on {topology.name}, estimated without a compilation: {ways(training, topology)}"
     over = memory.total - device.memory_bytes if device else 0
-    warnings = [f"The estimated memory exceeds the chip's by {format_bytes(over, 3)}."] if over > 0 else []
+    search = option_hint("--search") or "moejax plan --search --estimate"
+    too_large = f"The estimated memory exceeds the chip's by {format_bytes(over, 3)}; {search} ranks what fits."
+    warnings = [too_large] if over > 0 else []
     return Result(title=title, warnings=warnings, tables=tables, data=data)
 
 

@@ -262,6 +262,7 @@ def test_a_sparsity_and_a_predicted_run_are_held_to_the_ratios_of_the_runs():
     runs = runs_from(design, np.ones(12))
     assert beyond(reach({"sparsity": 0.95}), runs) == {}
     assert beyond(reach({"sparsity": 0.99}), runs) == {"expert_expansion": pytest.approx(5.0)}
+    assert reach({"params_active": 2e8, "expansion": 8.0})["params_total"] == 16e8
     assert beyond(reach({"num_experts": 20.0, "top_k": 1.0, "params_total": 5e8}), runs) == {}
 
 

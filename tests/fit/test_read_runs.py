@@ -454,7 +454,8 @@ def test_a_loss_with_a_comma_is_refused_and_counts_with_commas_are_read():
     frame = right.assign(tokens=[f"{tokens:,.0f}" for tokens in right["tokens"]])
     np.testing.assert_allclose(read_runs(frame, Chinchilla).runs.design.tokens, right["tokens"], rtol=1e-8)
     with pytest.raises(
-        ValueError, match="column val_loss has '3,874', whose comma would be read as a thousands separator"
+        ValueError,
+        match=r"column val_loss has '3,874' in rows 1, .*, whose comma would be read as a thousands separator",
     ):
         read_runs(right.drop(columns="loss").assign(val_loss="3,874"), Chinchilla, loss="val_loss")
 

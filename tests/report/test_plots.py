@@ -399,6 +399,25 @@ def test_a_law_of_something_else_has_no_curve_of_loss_against_compute():
         compute_table(published("step_law").law, Design(params_total=np.ones(1), tokens=np.ones(1)), flops=1e20)
 
 
+def test_a_figure_leaves_out_invalid_rows_if_asked(tmp_path, capsys):
+    table = pd.DataFrame({"flops": np.geomspace(1e18, 1e20, 4), "params_active": 1e8, "params_total": [1e8, 4e8] * 2})
+    table.assign(loss=[3.2, "diverged", 2.9, 2.8]).to_csv(tmp_path / "runs.csv", index=False)
+    words = [
+        "plot",
+        "runs",
+        "--runs",
+        str(tmp_path / "runs.csv"),
+        "--format",
+        "svg",
+        "--out",
+        str(tmp_path / "figures"),
+    ]
+    assert main(words) == USERS
+    assert "'diverged' in row 2" in capsys.readouterr().err
+    assert main([*words, "--drop-invalid"]) == 0
+    assert "1 row of" in capsys.readouterr().err
+
+
 def test_a_paper_none_of_whose_figures_is_drawn_is_a_mistake(fitted, tmp_path, capsys):
     result, _ = fitted
     result.save(tmp_path / "fit.json")

@@ -229,7 +229,7 @@ def test_a_loss_that_is_no_number_leaves_one_model_out_and_is_said(trained, tmp_
     assert set(found.models) == {"b"}
     assert found.not_predicted == (
         "Annealed losses of a are not predicted: The loss of a/trunk at step 40 is nan; loss-curve laws need finite "
-        "losses above 0.",
+        "losses above 0. Leave this measurement or the curve out.",
     )
 
 

@@ -135,6 +135,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             mapping=self.mapping(self.runs),
             where=self.where,
             loss=self.loss,
+            drop_invalid=self.drop_invalid,
             synthetic=self.synthetic,
             hold_out=self.hold_out,
             estimand=self.estimand,

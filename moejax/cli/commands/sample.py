@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from moejax.cli.options import Command, argument, option
+from moejax.cli.progress import waiting
 from moejax.cli.shared import Seed
 from moejax.json_text import json_text
 from moejax.ranges import whole
@@ -41,16 +42,17 @@ class SampleCommand(Command, name="sample"):
         from moejax.model.generate import Sampling
 
         sampling = Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
-        texts = continuations(
-            Path(self.model),
-            self.prompt,
-            self.samples,
-            sampling,
-            tokens=self.tokens,
-            seed=self.seed,
-            tokenizer=self.tokenizer,
-            dtype=self.dtype,
-        )
+        with waiting(f"loading and compiling {self.model}"):
+            texts = continuations(
+                Path(self.model),
+                self.prompt,
+                self.samples,
+                sampling,
+                tokens=self.tokens,
+                seed=self.seed,
+                tokenizer=self.tokenizer,
+                dtype=self.dtype,
+            )
         if self.json:
             print(json_text({"prompt": self.prompt, "continuations": texts}))
             return

@@ -299,11 +299,12 @@ def _check_decimals(table: RunTable) -> None:
 
     In 110,678,115 the commas must separate thousands.
     """
-    commas = [cell for cell in table.frame[table.loss] if isinstance(cell, str) and "," in cell]
-    if commas and max(cell.count(",") for cell in commas) == 1:
+    losses = table.frame[table.loss]
+    commas = losses[[isinstance(cell, str) and "," in cell for cell in losses]]
+    if len(commas) and max(cell.count(",") for cell in commas) == 1:
         raise UserError(
-            f"{table.named}: column {table.loss} has {shown(commas[0])}, whose comma would be read as a thousands "
-            f"separator; write losses with decimal points."
+            f"{table.named}: column {table.loss} has {shown(commas.iloc[0])} in {rows_in_words(commas.index)}, whose "
+            f"comma would be read as a thousands separator; write losses with decimal points."
         )
 
 

@@ -208,6 +208,8 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
         both["expert_expansion"] = 1 / (1 - both["sparsity"])
     if "active_share" in both:
         both["expansion"] = 1 / both["active_share"]
+    if {"params_active", "expansion"} <= {*both}:
+        both.setdefault("params_total", both["params_active"] * both["expansion"])
     return {name: value for name, value in both.items() if name in FIELDS or name in RATIOS}
 
 
