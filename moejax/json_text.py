@@ -30,7 +30,7 @@ def parse(text: str, **options: Any) -> Any:
     raise UserError(f"it is nested more than {MOST_DEPTH} levels deep")
 
 
-def is_deep(value: Any, most: int = MOST_DEPTH) -> bool:
+def is_deep(value: object, most: int = MOST_DEPTH) -> bool:
     """Return whether lists and mappings are nested more than ``most`` levels deep."""
     if not isinstance(value, list | tuple | Mapping):
         return False

@@ -250,7 +250,7 @@ def test_laws_are_compared_and_drawn_from_a_table(table, tmp_path):
     assert "Laws compared" in compared._repr_html_()
     assert latex_text(compared.verdict) in compared.to_latex()
     assert compared.plot(read).save(tmp_path / "compared.pdf").read_bytes().startswith(b"%PDF")
-    with pytest.raises(UserError, match=r"give what moejax\.read_runs returned"):
+    with pytest.raises(UserError, match=r"give the result of moejax\.read_runs"):
         compared.plot()
     with pytest.raises(UserError, match="is not a figure file name"):
         mj.plot.runs(table.assign(flops=1e18)).save(tmp_path / "runs.bmp")

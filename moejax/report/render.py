@@ -400,13 +400,14 @@ def _records(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def _by_key(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
+def _by_key(keys: tuple[str, ...], value: object) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a column with their values: a value has one key, an interval two."""
     plain = value.value if isinstance(value, Written) else value
     if len(keys) == 1:
         yield keys[0], plain
     else:
-        yield from zip(keys, [None] * len(keys) if plain is None else plain, strict=True)
+        assert plain is None or isinstance(plain, Sequence)
+        yield from zip(keys, plain or [None] * len(keys), strict=True)
 
 
 def _key(column: Column, taken: Sequence[str]) -> str:

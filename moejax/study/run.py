@@ -355,12 +355,21 @@ MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
 """Laws that are fitted to a table by default."""
 
 
-def conclude_runs(read: ReadRuns, name: str, folder: Path, update: ProgressCallback, **options: Any) -> Concluded:
+def conclude_runs(
+    read: ReadRuns,
+    name: str,
+    folder: Path,
+    update: ProgressCallback,
+    *,
+    laws: Sequence[str] = (),
+    flops: float | None = None,
+    resamples: int = 300,
+) -> Concluded:
     """Fit laws to runs that ``read_runs`` read, and compute decisions and checks, like ``conclude_table``.
 
     Args:
       name: the table's name in messages.
-      options: ``laws``, ``flops`` and ``resamples`` of ``conclude_table``.
+      laws: laws to fit; see ``conclude_table``, also for ``flops`` and ``resamples``.
 
     Raises:
       UserError: like ``conclude_table``, or the runs have weights, which this analysis does not use.
@@ -373,7 +382,7 @@ def conclude_runs(read: ReadRuns, name: str, folder: Path, update: ProgressCallb
     frame = read.frame.assign(group=[f"group {number + 1}" for number in read.runs.group])
     if "loss" in read.reading:
         frame["loss"] = frame[read.reading["loss"]]
-    return conclude_table(frame, name, folder, update, notes=read.notes, **options)
+    return conclude_table(frame, name, folder, update, laws=laws, flops=flops, resamples=resamples, notes=read.notes)
 
 
 def conclude_table(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.special
@@ -243,7 +242,7 @@ def _terms(size: np.ndarray, budget: np.ndarray) -> Float[np.ndarray, "runs term
     return np.column_stack([size, size * budget, size**2, size**2 * budget])
 
 
-def end(logs: Any, low: Any, high: Any) -> Any:
+def end(logs: np.ndarray | float, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:
     """Return -1 if a minimum between two logarithms is at the lower end, 1 at the upper end, and 0 in between."""
     margin = AT_AN_END * (high - low)
     return np.where(logs <= low + margin, -1, np.where(logs >= high - margin, 1, 0))
