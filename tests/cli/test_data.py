@@ -82,7 +82,7 @@ def test_a_damaged_set_is_found(texts, tmp_path, capsys):
         (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "cannot encode text"),
         (["prepare", "TEXTS", "--out", "OUT", "--text-field", "content"], "no text in its field 'content'"),
         (["prepare", "TEXTS", "--out", "TEXTS"], "is inside the source"),
-        (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "256"], "needs at least 257"),
+        (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "256"], "give at least 257"),
     ],
 )
 def test_a_mistake_is_a_sentence(texts, tmp_path, capsys, words, sentence):

@@ -247,7 +247,10 @@ def test_a_part_in_which_nothing_can_be_read_is_named_before_another_is_prepared
     (tmp_path / "empty").mkdir()
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.png").write_text("")
-    for name, seen in {"empty": "; known suffixes are", "pictures": r" \(only 1 \.png\)"}.items():
+    for name, seen in {
+        "empty": r"; name another source \(known suffixes are",
+        "pictures": r" \(only 1 \.png\)",
+    }.items():
         parts = {"text": text_folder, name: tmp_path / name}
         mixture = tuple(WeightedSource(name=part, source=str(path), weight=1.0) for part, path in parts.items())
         with pytest.raises(UserError, match=f"{name} contains no readable file{seen}"):

@@ -128,7 +128,7 @@ def test_a_condition_keeps_the_rows_that_meet_it(expression, rows):
         ("N = 2", "To compare, write =="),
         ("import os", "where the end is expected"),
         ("optimizer * 2", "column optimizer has 'adamw' in row 1"),
-        ("'a' * 2", "'a' is text, not a number"),
+        ("'a' * 2", "'a' is text; arithmetic needs columns of numbers"),
         ("N == '2'", "write numbers without quotes"),
         ("written < '1B'", "write numbers without quotes"),
         ("N and '\udcff'", "a value is used as a condition"),

@@ -248,7 +248,9 @@ def test_a_size_that_is_no_number_is_named_with_its_run():
 def test_a_loss_that_cannot_be_is_named_with_its_run_also_among_chosen_ones():
     chosen = known_runs().where(np.arange(len(known_runs())) >= 40)
     loss = np.where(np.arange(len(chosen)) == 2, -1.0, chosen.loss)
-    with pytest.raises(ValueError, match=r"The loss is -1\.0 in run 43, and not above 0 in 1 run in all\."):
+    with pytest.raises(
+        ValueError, match=r"The loss is -1\.0 in run 43, and not above 0 in 1 run in all; correct these runs"
+    ):
         fit_law(EffectiveParams, dataclasses.replace(chosen, loss=loss))
 
 

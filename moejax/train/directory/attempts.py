@@ -147,8 +147,6 @@ class AttemptRecorder:
 
     def log_rounding_changes(self) -> None:
         """Log changes since the last attempt that affect rounding. Also log it if GPUs add in no fixed order."""
-        if not self._reached:
-            return
         now = self.versions
         before = next((attempt.versions for attempt in reversed(self._earlier) if attempt.versions), now)
         why = [

@@ -20,7 +20,6 @@ from moejax.config import convert, dump
 from moejax.errors import UserError
 from moejax.folder import changes, has_writer
 from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
-from moejax.train.directory.attempts import ATTEMPTS
 from moejax.wording import some
 
 T = TypeVar("T")
@@ -131,9 +130,6 @@ def own(
         # Record the hashes of text and weights again. Prepare the text again if its tokens change.
         for name in (CORPUS, INITIAL_WEIGHTS):
             (folder / name).unlink(missing_ok=True)
-        if changed:
-            # Attempts of other settings are not part of this training run's time.
-            (folder / ATTEMPTS).unlink(missing_ok=True)
         if _tokens(saved) != _tokens(training.as_json()) and (folder / DATA).exists():
             numbers = itertools.count(1)
             aside = next(place for n in numbers if not os.path.lexists(place := folder / f"{DATA}-old-{n}"))
