@@ -16,6 +16,7 @@ from moejax.fit.uncertainty.derivatives import derivatives
 from moejax.fit.uncertainty.profile import profile
 from moejax.laws.dense.chinchilla import Chinchilla
 from moejax.laws.mixtures.effective_params import EffectiveParams
+from moejax.result import Written
 
 
 @cache
@@ -79,7 +80,13 @@ def test_an_end_that_the_runs_do_not_set_is_open():
     assert np.isneginf(found.low)
     one = Profiled(name="irreducible", symbol="E", given={}, middle=found.middle, high=found.high, level=0.9)
     (table,) = tables(Answers(profiles=(one,)))
-    assert table.rows[0][1:] == ["open", found.middle, found.high, 0.9, "these runs reject no smaller value"]
+    assert table.rows[0][1:] == [
+        Written(found.low, "open"),
+        found.middle,
+        found.high,
+        0.9,
+        "these runs reject no smaller value",
+    ]
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_a_budget_is_split_as_chinchilla_splits_it():
     expected = optimal_split(HOFFMANN_2022, 1e24)
     assert {name: float(found[f"optimal_{name}"]) for name in expected} == pytest.approx(expected, rel=1e-11)
     assert np.isnan(endless["optimal_tokens"])
-    assert "still falls where the search ends, at params_active = 3.63e+18 and tokens = " in why
+    assert "still decreases at the end of the search range, at params_active = 3.63e+18 and tokens = " in why
     assert formula_law.from_stored(formula_law.stored(law)) is law
 
 
