@@ -38,7 +38,6 @@ from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame
 from moejax.say import say
-from moejax.wording import did_you_mean
 
 
 def names() -> Result:
@@ -200,17 +199,12 @@ def influence(fit: FitResult, runs: RunTable, estimand: str | None = None) -> Fi
       estimand: name of the coefficient; by default the last.
 
     Raises:
-      UserError: the fit has no such coefficient.
+      UserError: the runs determine no such coefficient.
 
     Example:
       >>> mj.plot.influence(fit, "runs.csv", "params_exponent")
     """
-    read, estimands = read_of(fit, runs), evidence.coefficients(fit)
-    name = estimand or next(reversed(estimands))
-    if name not in estimands:
-        raise UserError(f"The fit has no coefficient {name!r}; {did_you_mean(name, estimands)}")
-    table = evidence.influence_table(fit, read.runs, name, estimands[name], evidence.labels(read))
-    return _drawn("influence", table)
+    return _drawn("influence", evidence.influence_table(fit, read_of(fit, runs), estimand))
 
 
 def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:

@@ -415,8 +415,8 @@ class SplitOptions(Command):
 
     hold_out: tuple[str, ...] = option(
         (),
-        "runs to hold out: COLUMN for its largest value, COLUMN:LEAST for values of at least LEAST, COLUMN=VALUE for "
-        "one value",
+        "runs to hold out: COLUMN for the largest fifth of its values, COLUMN:LEAST for values of at least LEAST, "
+        "COLUMN=VALUE for one value",
         metavar="COLUMN",
         group="trusting",
     )

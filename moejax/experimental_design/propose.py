@@ -328,6 +328,7 @@ def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict
 
     Args:
       default: a recipe; settings equal to its settings are omitted from the result.
+      sequence_length: replaces the last run's sequence length; a batch that it does not divide becomes ``auto``.
     """
     if "config" not in read.frame.columns:
         length = sequence_length or 4096
@@ -335,10 +336,11 @@ def recipe_of(read: ReadRuns, default: Any, sequence_length: int | None) -> dict
     where, remedy = "The column config of the table's last run", "leave the column out"
     config = foreign_json(str(read.frame["config"].iloc[-1]), where, shape={"recipe": dict}, remedy=remedy)
     recipe = _changed(config["recipe"], dump(default))
-    return recipe if sequence_length is None else _changed_length(recipe, sequence_length)
-
-
-def _changed_length(recipe: dict[str, Any], sequence_length: int) -> dict[str, Any]:
+    if sequence_length is None:
+        return recipe
+    batch = recipe.get("batch_tokens", default.batch_tokens)
+    if batch != "auto" and batch % sequence_length:
+        recipe["batch_tokens"] = "auto"
     return {**recipe, "data": {**recipe.get("data", {}), "sequence_length": sequence_length}}
 
 

@@ -297,13 +297,9 @@ class GivenData:
             return compute_table(fit, read.runs.design, read.runs.loss, flops=self.options.flops)
         if name == "starts":
             return evidence.starts_table(fit, read.runs)
-        estimands = evidence.coefficients(fit)
         if name == "profile":
             return evidence.profile_table(fit, read.runs)
-        asked = self.options.estimand or next(reversed(estimands))
-        if asked not in estimands:
-            raise UserError(f"The fit has no coefficient '{asked}'; it has {', '.join(estimands)}.")
-        return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
+        return evidence.influence_table(fit, read, self.options.estimand)
 
 
 def _points(figure: Figure) -> int:

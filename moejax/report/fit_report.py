@@ -142,8 +142,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     }
     update(0.6, "influence of runs")
     if estimands:
-        last = next(reversed(estimands))
-        tables["influence"] = evidence.influence_table(fit, read.runs, last, estimands[last], evidence.labels(read))
+        tables["influence"] = evidence.influence_table(fit, read)
     update(0.7, "agreement of initial guesses")
     tables["starts"] = evidence.starts_table(fit, read.runs)
     return {name: table for name, table in tables.items() if len(table)}

@@ -182,7 +182,7 @@ def ask_fit(file: str, design: Design) -> Answer:
         if (ours := letters.get(unread[0], "")) in FIELDS:
             raise UserError(f"The formula's {unread[0]} is {ours}; give --{ours.replace('_', '-')}.")
         raise UserError(f"The law of {file} reads no column {unread[0]}; {did_you_mean(unread[0], fit.law.inputs)}")
-    said, ranged = predict(fit, design), range_of(fit, design)
+    said, ranged = predict(fit, design), interval_of(fit, design)
     # A predicted share outside 0 to 1 is invalid.
     impossible = {fit.output} if fit.is_share and not 0 < said.values[fit.output] < 1 else set()
     return Answer(
@@ -197,11 +197,11 @@ def ask_fit(file: str, design: Design) -> Answer:
         extrapolated=dict(said.extrapolated),
         unchecked=tuple(said.unchecked),
         dropped=tuple(fit.dropped),
-        remark=" ".join([range_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *fit.dropped]),
+        remark=" ".join([interval_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *fit.dropped]),
     )
 
 
-class RunRange(NamedTuple):
+class RunInterval(NamedTuple):
     """The prediction interval of one new run from a stored fit."""
 
     interval: dict[str, float] | None
@@ -210,26 +210,26 @@ class RunRange(NamedTuple):
     """Sentence with the reason if there is no interval."""
 
 
-def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
+def interval_of(fit: FitResult, design: Design, level: float = 0.9) -> RunInterval:
     """Return the prediction interval of a new run from a stored fit, or the reason why the fit gives none."""
     if fit.uncertainty is None:
         said = "The file has no covariance, and so no prediction intervals; fit again with moejax fit --out."
-        return RunRange(None, said)
+        return RunInterval(None, said)
     if not fit.uncertainty.axes:
         # The fit's warnings give the reason.
-        return RunRange(
+        return RunInterval(
             None, "The fit has no covariance, and so no prediction intervals; its warnings give the reason."
         )
     predicted = fit.prediction_intervals(design, level)
     if predicted.unknown[0]:
-        return RunRange(None, f"There is no prediction interval for this run: {predicted.unknown[0]}.")
+        return RunInterval(None, f"There is no prediction interval for this run: {predicted.unknown[0]}.")
     low, high = float(predicted.low[0]), float(predicted.high[0])
     if not (math.isfinite(low) and math.isfinite(high)):
-        return RunRange(None, "The prediction interval of this run is not finite.")
-    return RunRange({"low": low, "high": high, "level": level})
+        return RunInterval(None, "The prediction interval of this run is not finite.")
+    return RunInterval({"low": low, "high": high, "level": level})
 
 
-def range_in_words(fit: FitResult, ranged: RunRange, *, beyond: bool) -> str:
+def interval_in_words(fit: FitResult, ranged: RunInterval, *, beyond: bool) -> str:
     """Return the interval as a sentence, or the reason for a missing interval.
 
     Args:

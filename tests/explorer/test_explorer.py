@@ -33,7 +33,7 @@ from moejax.laws.mixtures.five_factor import ZHAO_2025, active_experts_range, sh
 from moejax.laws.predict import predict
 from moejax.laws.search import argmin_between
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS
-from moejax.report.laws import range_of
+from moejax.report.laws import interval_of
 from moejax.wording import in_command
 
 CHAPTER, ZHAO, REPEATS = "effective_params:chapter-002", "five_factor:zhao-2025", "data_constrained:muennighoff-2023"
@@ -222,7 +222,7 @@ def test_a_fit_of_ones_own_comes_first_with_its_runs_and_the_ranges_of_predict(o
     for place, got in zip(places, seen.ask(*asked), strict=True):
         point = design({**place, "unique_tokens": math.inf})
         assert got["loss"] == pytest.approx(predict(fit, point).loss, rel=1e-9)
-        known = range_of(fit, point, LEVEL)
+        known = interval_of(fit, point, LEVEL)
         assert known.interval is not None
         assert got["range"] == pytest.approx([known.interval["low"], known.interval["high"]], rel=1e-6)
         assert bool(got["beyond"]) == bool(predict(fit, point).extrapolated)

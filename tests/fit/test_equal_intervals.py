@@ -14,7 +14,7 @@ from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report.figures.compute import compute_table
 from moejax.report.fit_report import fitted_runs
-from moejax.report.laws import range_of
+from moejax.report.laws import interval_of
 from moejax.run_table import write
 
 FLOPS, LEVEL, RUN = 1e22, 0.8, {"params_active": 5e9, "tokens": 3e11}
@@ -83,7 +83,7 @@ def test_a_predicted_run_has_the_same_range_by_every_command_and_function(fit):
     loaded = FitResult.load(fit)
     (row,) = loaded.predict(Design(**RUN), LEVEL).to_dict("records")
     assert ends(row) == ends(predicted)
-    assert ends(range_of(loaded, Design(**RUN), LEVEL).interval) == ends(predicted)
+    assert ends(interval_of(loaded, Design(**RUN), LEVEL).interval) == ends(predicted)
 
 
 @pytest.mark.parametrize("fit", [20], ids=["bootstrap"], indirect=True)

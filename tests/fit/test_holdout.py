@@ -8,6 +8,7 @@ import pytest
 from known_fit import known_runs, sweep
 
 from moejax.errors import UserError
+from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import Search, fit_law
 from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.holdout import (
@@ -24,6 +25,7 @@ from moejax.fit.selection.holdout import (
 from moejax.fit.summary import held_out
 from moejax.fit.tables.read_runs import read_runs
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
 from moejax.laws.mixtures.sparsity import Sparsity
 
 QUICK = {"starts": Sobol(256), "search": Search(screened=16, rounds=((50, 4),))}
@@ -167,6 +169,14 @@ def test_flops_that_a_table_lacks_are_those_of_sizes_and_tokens():
     rows = [{"params_active": n, "tokens": d, "loss": 3.0} for n in (1e8, 2e8, 4e8) for d in (1e9, 3e9)]
     read = read_runs(pd.DataFrame(rows), "chinchilla")
     assert split_by(read, "flops:7e18").held_out.tolist() == [False, False, False, False, False, True]
+
+
+def test_flops_that_differ_by_rounding_are_one_budget_when_the_largest_is_held_out():
+    flops = np.repeat([1e18, 3e18, 1e19, 3e19], 3) * (1 + 1e-3 * np.arange(12))
+    params_active = np.tile([1e8, 2e8, 4e8], 4)
+    design = Design(params_active=params_active, tokens=flops / (6 * params_active), flops=flops)
+    split = largest(runs_from(design, np.linspace(3.0, 2.5, 12)), "flops")
+    assert split.held_out.tolist() == [False] * 9 + [True] * 3
 
 
 def test_rows_without_weight_have_no_split_of_their_own():

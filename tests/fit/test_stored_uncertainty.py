@@ -27,7 +27,7 @@ from moejax.laws.law import coefficients
 from moejax.laws.mixtures.routed import Routed
 from moejax.laws.predict import predict, published
 from moejax.report import render
-from moejax.report.laws import range_in_words, range_of
+from moejax.report.laws import interval_in_words, interval_of
 from moejax.stored import write_json
 
 
@@ -178,7 +178,7 @@ def test_predict_and_design_say_what_the_file_knows(file, capsys):
     asked = [f"--{name.replace('_', '-')}={value:g}" for name, value in SIZES.items()]
     assert main(["predict", "--law", str(file), *asked]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert range_in_words(stored_fit(), range_of(stored_fit(), Design(**SIZES)), beyond=True) in shown
+    assert interval_in_words(stored_fit(), interval_of(stored_fit(), Design(**SIZES)), beyond=True) in shown
     assert "if the law's form holds that far" in shown
     assert "tokens" in shown
     assert "Dropped: row 3." in shown
@@ -190,8 +190,8 @@ def test_predict_and_design_say_what_the_file_knows(file, capsys):
 
 def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
     bare = from_json(dataclasses.replace(stored_fit(), uncertainty=None).to_json())
-    assert range_of(bare, Design(**SIZES)).interval is None
-    assert "fit again" in range_in_words(bare, range_of(bare, Design(**SIZES)), beyond=False)
+    assert interval_of(bare, Design(**SIZES)).interval is None
+    assert "fit again" in interval_in_words(bare, interval_of(bare, Design(**SIZES)), beyond=False)
     assert predict(bare, Design(**SIZES)).unchecked
 
 

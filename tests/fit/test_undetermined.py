@@ -31,7 +31,7 @@ from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.report import render
-from moejax.report.laws import range_in_words, range_of
+from moejax.report.laws import interval_in_words, interval_of
 from moejax.result import Result
 
 LOST = ["irreducible", "tokens_scale", "tokens_exponent"]
@@ -82,10 +82,10 @@ def test_a_law_that_no_coefficient_moves_has_no_uncertainty_and_says_why():
 def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_reason_instead():
     fit, runs = one_budget()
     at, away = (Design(params_active=1e9, tokens=tokens) for tokens in (1e11, 1e12))
-    found = range_of(fit, at).interval
+    found = interval_of(fit, at).interval
     assert found["low"] < fit.law(at) < found["high"] < 1.02 * found["low"]
-    assert range_of(fit, away).interval is None
-    assert "irreducible" in range_in_words(fit, range_of(fit, away), beyond=True)
+    assert interval_of(fit, away).interval is None
+    assert "irreducible" in interval_in_words(fit, interval_of(fit, away), beyond=True)
     sizes = Design(params_active=np.full(2, 1e9), tokens=np.array([1e11, 1e12]))
     np.testing.assert_array_equal(np.isnan(fit.prediction_intervals(sizes).low), [False, True])
     assert np.isfinite(fit.spread(lambda law: law(at)).errors)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import ends
@@ -20,6 +21,7 @@ from moejax.laws.design import value_of
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
+from moejax.wording import did_you_mean
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
@@ -49,14 +51,24 @@ def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functio
     return pd.concat(parts) if parts else pd.DataFrame({"estimand": [], "value": [], "rise": [], "limit": []})
 
 
-def influence_table(
-    result: FitResult, runs: Runs, name: str, functional: Functional, labels: list[str]
-) -> pd.DataFrame:
-    """Return the first-order change of an estimand when each run is removed."""
-    (change,) = influence_of(result, runs, functional)
+def influence_table(result: FitResult, read: ReadRuns, name: str | None = None) -> pd.DataFrame:
+    """Return the first-order change of a coefficient, by default the last, when each run is removed.
+
+    Raises:
+      UserError: the runs do not determine this coefficient, or any coefficient.
+    """
+    determined = coefficients(result)
+    if not determined:
+        raise UserError("The runs determine no coefficient of this fit, so influences are undefined; fit more runs.")
+    name = name or next(reversed(determined))
+    if name not in determined:
+        raise UserError(
+            f"The runs determine no coefficient {name!r} of this fit; {did_you_mean(name, list(determined))}"
+        )
+    (change,) = influence_of(result, read.runs, determined[name])
     return pd.DataFrame(
         {
-            "run": labels,
+            "run": labels(read),
             "estimand": name,
             "estimate": change.value,
             "if_removed": np.asarray(change.if_removed, np.float64),
