@@ -173,9 +173,9 @@ def step_memory(training: Training, mesh: Mapping[str, int], platform: str) -> S
     room = 1 / filled_rows(training, mesh)
     counts, layers = params(a), max(len(a.routed_layers), 1)
     matrices = _of_training(a)[1] / layers / (mesh["expert"] * mesh["tensor"])
-    # One layer's matrices in the compute type, the next layer's matrices, and their gradients. The unembedding is
-    # counted in both the compute type and float32.
-    gathered = matrices * (2 * value + added)
+    # Matrices in the compute type of one layer and the next, and gradients of one layer. Without remat, the matrices of
+    # every layer are kept for the backward pass. The unembedding is counted in both the compute type and float32.
+    gathered = matrices * ((max(layers, 2) if recipe.runtime.remat == "none" else 2) * value + added)
     gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
     rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
     if _gathers_rows(training, platform):

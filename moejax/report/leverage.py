@@ -153,12 +153,13 @@ def leverage_under_law(
             f"{called(type(law))} reads only {listed(law.inputs)}, which do not distinguish "
             f"{' and '.join(families)}; use a law that reads experts or total parameters, such as zhao or abnar."
         )
-    rows, optima = [], []
+    rows, optima = [], ([], [])
     likely = known.likely(resampled) if isinstance(known, FitResult) else None
     warnings = [known.without_intervals] if likely is None and getattr(known, "without_intervals", "") else []
     for budget in flops:
         both = leverage(law, a, b, budget)
-        optima += [both.family, both.against]
+        for found, optimum in zip(optima, (both.family, both.against), strict=True):
+            found.append(optimum)
         ends = None if likely is None else likely.interval_of(leverages_under(both, likely.laws), level)
         probes = None if likely is None else likely.probes
         if probes is not None and ends is not None and probes.moved(leverages_under(both, probes.laws), ends):
@@ -168,8 +169,9 @@ def leverage_under_law(
             )
             ends = None
         rows.append(BudgetLeverage(budget, *map(_known, (both.value, ends and ends.low, ends and ends.high))))
-    if far := beyond_in_words(beyond(known, *optima)):
-        warnings.append(f"The families lie outside the law's fitted range: {', '.join(far)}.")
+    for letter, family, found in zip("AB", families, optima, strict=True):
+        if far := beyond_in_words(beyond(known, *found)):
+            warnings.append(f"{letter} ({family}) lies outside the law's fitted range: {', '.join(far)}.")
     notes = [f"law: {name}; both families have their optimal sizes."]
     return LeverageTable(rows, notes, warnings, level, families, "" if likely is None else likely.method)
 

@@ -7,7 +7,7 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
-from moejax.laws.accounting import flops_per_token, mtp_params
+from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.memory import training_memory
 from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
@@ -15,7 +15,7 @@ from moejax.plan.interconnect import interconnect
 from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
 from moejax.plan.search import candidates, ranked, remedies, search
-from moejax.plan.step_time import Roofline
+from moejax.plan.step_time import Roofline, value_bytes
 from moejax.plan.summary import SHOWN, estimated_search_summary, summary
 from moejax.plan.topology import parse
 from moejax.report import render
@@ -109,15 +109,30 @@ def test_modules_of_multi_token_prediction_are_in_an_estimate():
     held = [parameter_bytes(one, mesh_sizes(one, V5E)) for one in (alone, ahead)]
     # Matrices are split over the 16 chips, norms are not.
     assert held[1] - held[0] == 4 * ((own.total - own.norms) / 16 + own.norms)
-    # Parameters, gradients and two moments, and what is kept of two more layers.
+    # Parameters, gradients and two moments, and what is kept of two more layers: activations and gathered matrices.
     layer = training_memory(ahead.architecture, 2**18 / 16).activations
     layer -= training_memory(alone.architecture, 2**18 / 16).activations
+    gathered = value_bytes(ahead) * own.routed_experts
     grown = after.memory.total - before.memory.total
-    assert grown == pytest.approx(4 * (held[1] - held[0]) + layer, rel=0.01)
+    assert grown == pytest.approx(4 * (held[1] - held[0]) + layer + gathered, rel=0.01)
     assert after.roofline is not None
     assert before.roofline is not None
     flops = [flops_per_token(one.architecture, 4096).training_causal for one in (alone, ahead)]
     assert after.roofline.compute_seconds / before.roofline.compute_seconds == pytest.approx(flops[1] / flops[0])
+
+
+def test_without_remat_the_gathered_expert_matrices_of_every_layer_are_kept():
+    def gathered(remat):
+        one = training(mesh=MeshShape(data=1, fsdp=16))
+        runtime = replace(one.recipe.runtime, remat=remat)
+        return analytic_estimate(replace(one, recipe=replace(one.recipe, runtime=runtime)), V5E).memory.gathered_weights
+
+    one = training()
+    layers = len(one.architecture.routed_layers)
+    of_a_layer = value_bytes(one) * params(one.architecture).routed_experts / layers
+    assert layers > 2
+    assert gathered("none") - gathered("full") == pytest.approx((layers - 2) * of_a_layer)
+    assert gathered("dots") == gathered("full")
 
 
 def program_of(seconds):
