@@ -284,7 +284,7 @@ class Study:
         if not self.recipe.data.source and not self.recipe.data.mixture:
             raise UserError(
                 f"The study {self.name} names no corpus; give one, prepared or not, with "
-                f"--config.recipe.data.source=PATH (--dry-run needs none)."
+                f"--config.recipe.data.source=PATH."
             )
 
     def _check_text_of(self, training: Training) -> None:
