@@ -113,8 +113,8 @@ class LaunchOptions(StudyOptions):
             return
         for chip in dict.fromkeys(filter(None, (task.resources.chip for task in tasks))):
             _say(
-                f"Time limits that you did not give are estimates for {chip} at {self.mfu:.0%} MFU, and numbers of chips "
-                "are the fewest with enough memory; give --chip or --mfu for others."
+                f"Time limits that you did not give are estimates for {chip} at {self.mfu:.0%} MFU, and numbers of "
+                "chips are the fewest with enough memory; give --chip or --mfu for others."
             )
         if self.submit:
             self._submit(study, out, engine, tasks)
