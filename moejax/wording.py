@@ -111,7 +111,7 @@ def argument(name: str, value: object = None) -> str:
         option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
         if isinstance(value, Mapping):
             return " ".join(command(option, f"{key}={one}") for key, one in value.items())
-        return option if value in (None, True) else command(option, value)
+        return option if value in (None, True) else command(option.partition(" or ")[0], value)
     if value is None:
         return f"`{name}`"
     if isinstance(value, Mapping):

@@ -17,6 +17,7 @@ import moejax as mj
 from moejax.errors import UserError
 from moejax.fit.search.starts import Sobol
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
 from moejax.report.render import latex_text
 from moejax.result import Column, Result, Table
 
@@ -348,6 +349,41 @@ def test_a_design_holds_what_it_is_told():
         mj.design("zhao")
     with pytest.raises(ValueError, match=r"There is no law 'zaho'; did you mean zhao"):
         mj.design("zaho", flops=1e24)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "moe-mini"])
+def test_a_design_follows_a_published_model_with_windows_or_without_and_a_convention(name):
+    designed = mj.design("effective_params", flops=1e22, params_total=30e9, like=name, convention="6-params-active")
+    assert designed.built is not None
+    measures = designed.built.measures
+    assert measures["flops"] == pytest.approx(6 * measures["params_active"] * measures["tokens"])
+    with pytest.raises(UserError, match="did you mean moe-mini"):
+        mj.design("effective_params", flops=1e22, like="moe-mino")
+    with pytest.raises(UserError, match=r'convention="6-params" is unknown; did you mean 6-params-active'):
+        mj.design("effective_params", flops=1e22, convention="6-params")
+
+
+def test_a_design_says_if_a_published_model_is_better_under_the_same_constraints():
+    # The default proportions are those of a large model.
+    designed = mj.design("effective_params", flops=1e22, params_total=30e9)
+    (said,) = (one for one in designed.summary().warnings if "is better under the same constraints" in one)
+    name = re.search(r"The published model (\S+) is better", said)[1]
+    assert f'like="{name}"' in said
+    loss = {key: one.prediction.values["loss"] for key, one in designed.published.items() if not one.broken}
+    assert name == min(loss, key=loss.get)
+    assert loss[name] < designed.built.prediction.values["loss"]
+
+
+def test_the_model_to_train_has_the_prediction_interval_of_a_new_run(table):
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
+    designed = mj.design(fit, flops=1e22)
+    built = designed.built
+    (row,) = fit.predict(Design(params_active=built.measures["params_active"], tokens=built.tokens)).to_dict("records")
+    assert designed.built_interval == pytest.approx((row["low"], row["high"]))
+    said = designed.summary()
+    assert f"prediction interval [{row['low']:.4f}, {row['high']:.4f}]" in str(said.tables[0].notes)
+    # The runs are far smaller.
+    assert any("The optimum over sizes lies outside the law's fitted range: flops" in one for one in said.warnings)
 
 
 def test_a_public_class_name_stands_for_one_thing():

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
-from moejax.design.build import Built, build, config_text, max_tokens_within, measured, training_settings
+from moejax.design.build import Built, build, config_text, max_tokens_within, measured, trained, training_settings
 from moejax.design.constraint import Constraint, bounded, held, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
+from moejax.design.measures import CostAssumptions, checked_convention
 from moejax.design.problem import Optimum, Problem, of_sizes, optimize
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.accounting import design_of
-from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.law import Law, Published
 from moejax.laws.predict import Ranged, check_experts, predict, published
 from moejax.result import Result, Shown, imported
@@ -129,6 +130,11 @@ class DesignResult(Shown):
     built: Built | None = None
     not_built: str = ""
     """Reason why no model was built."""
+    built_interval: tuple[float, float] | None = None
+    """Prediction interval of the loss of ``built``, by the fit; None for published constants, or if there is none."""
+    beyond: Mapping[str, float] = field(default_factory=dict)
+    """Factors by which the optimum exceeds the range of the fitted runs; for published constants, only if no model was
+    built."""
     published: Mapping[str, Built] = field(default_factory=dict)
     """Published models trained under the same constraints, if these limit the tokens."""
 
@@ -220,18 +226,41 @@ def decide(
         without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
     )
+    if of_fit is None:
+        # The range of published constants is checked for the built model.
+        without_model = replace(decision, beyond={} if known is None else beyond(known, optimum))
+    else:
+        decision = without_model = replace(decision, beyond=beyond(known, optimum))
     try:
         shape = optimum if isinstance(problem.space, Shapes) else optimize(of_shapes(problem, like))
         built = build(shape, known, exact=exact)
     except ValueError as why:
-        return replace(decision, not_built=told(why))
+        return replace(without_model, not_built=told(why))
     if built is None:
         said = (
             f"No integer shape near the optimum satisfies all constraints; give a smaller model "
             f"({argument('like')}), or loosen the constraints."
         )
-        return replace(decision, shape=shape, not_built=said)
-    return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
+        return replace(without_model, shape=shape, not_built=said)
+    return replace(
+        decision,
+        shape=shape,
+        built=built,
+        built_interval=_prediction_interval(shape.problem, built, known, level),
+        published=_published(shape.problem, known),
+    )
+
+
+def _prediction_interval(
+    problem: Problem, built: Built, known: Ranged | None, level: float
+) -> tuple[float, float] | None:
+    """Return the prediction interval of a built model's loss; None without a fit, or if its runs determine none."""
+    fit: Any = known
+    if not getattr(getattr(fit, "uncertainty", None), "axes", None):
+        return None
+    predicted = fit.prediction_intervals(trained(problem, built.architecture, built.tokens).design, level)
+    low, high = float(predicted.low[0]), float(predicted.high[0])
+    return None if predicted.unknown[0] or not math.isfinite(high - low) else (low, high)
 
 
 def _may_bind(problem: Problem) -> int:
@@ -348,7 +377,8 @@ def design(
     *,
     hold: Mapping[str, float | int] | None = None,
     range: Mapping[str, tuple[float, float]] | None = None,
-    like: Architecture | None = None,
+    like: Architecture | str | None = None,
+    convention: str = "exact",
     shape: bool = False,
     within: float = 0.001,
     level: float = 0.9,
@@ -362,7 +392,9 @@ def design(
         ``FitResult``.
       hold: fixed values, such as ``{"expansion": 16}``.
       range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
-      like: architecture that gives the proportions that the law does not read.
+      like: architecture, or name of a published model, that gives the proportions that the law does not read.
+      convention: convention for a model's FLOPs, a key of ``moejax.laws.conventions.FLOPS`` such as
+        ``6-params-active``.
       shape: True to search over shapes with exact counts, instead of over sizes first.
       within: increase of the loss in nats per token that defines the flat region.
       level: coverage of the intervals, which are computed only for a fit.
@@ -384,7 +416,8 @@ def design(
         raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
     # A published set and a fit contain a law.
     bare: Any = getattr(known, "law", known)
-    problem = of_sizes(bare, tuple(constraints))
+    like = find(like).architecture if isinstance(like, str) else like
+    problem = of_sizes(bare, tuple(constraints), assumptions=CostAssumptions(convention=checked_convention(convention)))
     if shape:
         problem = of_shapes(problem, like)
     ranged = known if isinstance(known, Ranged) else None

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.design.coordinates import Candidate
+from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import flops_per_hour
 from moejax.laws.conventions import FLOPS
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.memory import kv_cache_bytes, training_memory
 from moejax.quantities import format, format_bytes
+from moejax.wording import argument, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,13 @@ class CostAssumptions:
     mfu: float = 0.4
     """Fraction of the peak that training reaches, with FLOPs counted by ``convention``. The MFU of a run or a plan uses
     "exact-causal" instead."""
+
+
+def checked_convention(name: str) -> str:
+    """Return the name of a convention for FLOPs, or raise ``UserError`` if it is unknown."""
+    if name not in FLOPS:
+        raise UserError(f"{argument('convention', name)} is unknown; {did_you_mean(name, FLOPS)}")
+    return name
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ def summary(name: str, decision: DesignResult) -> Result:
         warnings.append(f"The model to train is outside the law's fitted range: {', '.join(beyond_in_words(far))}.")
     if built is not None and built.prediction.as_dense:
         warnings.append(AS_DENSE)
+    warnings += _better_published(decision)
     rate = _rate(decision)
     notes += [f"{rate.sentence} In the config, learning_rate is auto, which uses this rate."] if rate else []
     constraints = "; ".join(map(str, optimum.problem.constraints))
@@ -64,7 +65,7 @@ def summary(name: str, decision: DesignResult) -> Result:
         key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})
         for key, one in decision.intervals.items()
     }
-    return Result(
+    result = Result(
         title=f"law: {name}; constraints: {constraints}; objective: {optimum.problem.goal_name}",
         warnings=warnings,
         tables=[_optimum(decision, notes), _prices(decision), *_repeats(decision), *_published(decision)],
@@ -81,9 +82,26 @@ def summary(name: str, decision: DesignResult) -> Result:
             "built": None if built is None else {**_built_data(built), "architecture": dump(built.architecture)},
             "not_built": decision.not_built,
             "learning_rate": rate and rate.to_json(),
+            "built_interval": decision.built_interval,
             "published": {key: _built_data(one) for key, one in decision.published.items()},
         },
     )
+    return with_extrapolation(result, "The optimum over sizes lies", decision.beyond)
+
+
+def _better_published(decision: DesignResult) -> list[str]:
+    """Return a warning if a published model is better than the built model under the same constraints."""
+    if decision.built is None or decision.shape is None:
+        return []
+    problem = decision.shape.problem
+    allowed = {name: one.goal(problem) for name, one in decision.published.items() if not one.broken}
+    best = min(allowed, key=allowed.__getitem__, default="")
+    if not best or allowed[best] >= decision.built.goal(problem):
+        return []
+    return [
+        f"The published model {best} is better under the same constraints (see the table of published models): the "
+        f"proportions of {_likeness(decision.shape)} do not suit this budget. Design with {argument('like', best)}."
+    ]
 
 
 def _rate(decision: DesignResult) -> PeakRate | None:
@@ -143,8 +161,10 @@ def _to_train(decision: DesignResult) -> list[str]:
         cost = f"layers, widths and heads {costs[0]} over sizes alone, and {cost} {more}"
         about = (
             " Constraints, ranges and intervals refer to sizes alone, with FLOPs of 6·N·D; the FLOPs of the other "
-            f"columns are counted layer by layer{option_hint(f' (--convention {assumptions.convention})')}."
+            f"columns follow the convention {assumptions.convention}."
         )
+        if decision.by and assumptions.convention == "exact":
+            about += f" If the FLOPs of the fitted runs are 6·N·D, give {argument('convention', '6-params-active')}."
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     activations = (
@@ -155,7 +175,8 @@ def _to_train(decision: DesignResult) -> list[str]:
         " --exact-shape builds the integers nearest to the optimum instead of hardware-friendly multiples."
     )
     return [
-        f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}. Effect on {goal}: {cost}.{about}",
+        f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}.{_expected(decision)} Effect on "
+        f"{goal}: {cost}.{about}",
         f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}; "
         f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter{activations}.",
         f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
@@ -163,6 +184,17 @@ def _to_train(decision: DesignResult) -> list[str]:
         f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: they "
         f"keep its ratios to the width, or its values. Choose another architecture with {argument('like')}.",
     ]
+
+
+def _expected(decision: DesignResult) -> str:
+    if decision.built is None or decision.built_interval is None:
+        return ""
+    output = decision.optimum.problem.program.output
+    low, high = decision.built_interval
+    return (
+        f" Its {output} is predicted as {decision.built.prediction.values[output]:.4f}, {in_percent(decision.level)} "
+        f"prediction interval [{low:.4f}, {high:.4f}]."
+    )
 
 
 def _likeness(shape: Optimum) -> str:

@@ -278,9 +278,10 @@ def _keys_met(a: Architecture, sequence_length: Number) -> Number:
 
     In a window of w tokens a query sees w - w²/2S of S keys on average; without the mask this doubles to 2w - w²/S.
     """
-    windowed = a.num_windowed_layers
-    if not windowed:
+    # The width of the window is a plain integer, but the number of layers may be traced.
+    if not a.sliding_window:
         return a.num_layers * sequence_length
+    windowed = a.num_windowed_layers
     window = jnp.minimum(a.sliding_window, sequence_length)
     if isinstance(sequence_length, (int, float)):
         window = min(a.sliding_window, sequence_length)

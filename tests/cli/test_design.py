@@ -170,7 +170,7 @@ def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(mo
     assert f"cost {shape - alone:+.5f} nats over sizes alone" in said
     assert f"cost {built - shape:+.5f} nats more" in said
     assert f"{format_bytes(plain['built']['measures']['memory_bytes'])} " in said
-    assert "sizes alone, with FLOPs of 6·N·D; the FLOPs of the other columns are counted layer by layer" in said
+    assert "sizes alone, with FLOPs of 6·N·D; the FLOPs of the other columns follow the convention exact" in said
     assert "chips of 9.89e+14 FLOP/s at an MFU of 40%" in said
 
 

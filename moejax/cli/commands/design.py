@@ -26,7 +26,6 @@ from moejax.cli.shared import (
     numbers,
     pairs,
 )
-from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write, write_json, write_text, written_in
 from moejax.quantities import parse
@@ -118,7 +117,12 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         group=ALSO,
     )
     range: tuple[str, ...] = option((), "bounds of a variable", metavar="NAME=LOW:HIGH", group=ALSO)
-    convention: str = option("exact", "convention for a shape's FLOPs", metavar="NAME", group=COUNTING)
+    convention: str = option(
+        "exact",
+        "convention for a shape's FLOPs: exact, exact-causal, 6-params-active, tian, abnar, …",
+        metavar="NAME",
+        group=COUNTING,
+    )
     sequence_length: Length | None = option(
         None, "sequence length of training (default: the config's, or 4096)", metavar="TOKENS", group=COUNTING
     )
@@ -178,8 +182,8 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _one_law(self) -> Result:
-        from moejax.design.decide import beyond, decide, on_chips
-        from moejax.design.summary import summary, with_chips, with_extrapolation
+        from moejax.design.decide import decide, on_chips
+        from moejax.design.summary import summary, with_chips
         from moejax.fit.fit_result import FitResult
 
         name, law, known = named_law(self.law, self.constants)
@@ -206,8 +210,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
                 read = self.read(self.runs, type(law), usual=known.reading, quiet=True)
             draw_compute(self.out, decision, known, read, Path(self.law), self.level)
         result = self._with_assumptions(summary(name, decision), {type(law).__name__: problem})
-        if isinstance(known, FitResult) or decision.built is None:
-            result = with_extrapolation(result, "The optimum over sizes lies", beyond(known, decision.optimum))
         if isinstance(known, FitResult):
             # The import takes time, and published laws do not need it.
             from moejax.fit.summary import without_intervals
@@ -300,13 +302,10 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         return of_shapes(problem, self.architecture()) if self.shape else problem
 
     def _assumptions(self) -> CostAssumptions:
-        from moejax.design.measures import CostAssumptions
-        from moejax.laws.conventions import FLOPS
+        from moejax.design.measures import CostAssumptions, checked_convention
 
-        if self.convention not in FLOPS:
-            raise UserError(unknown(f"--convention {self.convention}", self.convention, list(FLOPS)))
         return CostAssumptions(
-            convention=self.convention,
+            convention=checked_convention(self.convention),
             sequence_length=self.sequence_length or self.architecture_and_length()[1] or SEQUENCE_LENGTH,
             context=self.context,
             memory_tokens=self.memory_tokens,
