@@ -226,11 +226,10 @@ def decide(
         without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
     )
-    if of_fit is None:
-        # The range of published constants is checked for the built model.
-        without_model = replace(decision, beyond={} if known is None else beyond(known, optimum))
-    else:
-        decision = without_model = replace(decision, beyond=beyond(known, optimum))
+    far = {} if known is None else beyond(known, optimum)
+    without_model = replace(decision, beyond=far)
+    # Of published constants, the range is checked for the built model.
+    decision = decision if of_fit is None else without_model
     try:
         shape = optimum if isinstance(problem.space, Shapes) else optimize(of_shapes(problem, like))
         built = build(shape, known, exact=exact)
