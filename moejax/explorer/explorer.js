@@ -4,6 +4,7 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const { structure: STRUCTURE, values: NAMES, within: WITHIN } = DATA;
 const KNOBS = Object.fromEntries(DATA.knobs.map((knob) => [knob.name, knob]));
 const CELLS = 512, BISECTIONS = 60, HALVINGS = 45; // equal to those of moejax.laws.search and Python's practical ranges
+const PRINTS_AS_ONE = 0.005; // largest relative excess that prints as a factor of 1
 const MOVES = 1e-9; // nats; a law does not read a knob that changes the loss by less
 const DECADES = 3, POINTS = 81, BUDGETS = 41;
 const VALLEY = 0.35; // nats above its minimum that a chart along a knob shows
@@ -156,8 +157,8 @@ function beyond(law, values) {
   return Object.entries(DATA.laws[law].fitted).flatMap(([name, [low, high]]) => {
     const value = found[VARIABLES.indexOf(name)];
     if (value === undefined) return [];
-    if (value > high * (1 + 1e-9)) return [`${words(name)} ${short(value / high)}× above`];
-    return value < low * (1 - 1e-9) ? [`${words(name)} ${short(low / value)}× below`] : [];
+    if (value > high * (1 + PRINTS_AS_ONE)) return [`${words(name)} ${short(value / high)}× above`];
+    return value < low * (1 - PRINTS_AS_ONE) ? [`${words(name)} ${short(low / value)}× below`] : [];
   });
 }
 

@@ -54,7 +54,10 @@ def lead(fit: FitResult, answers: Answers) -> list[str]:
     if not decided:
         largest = _largest_flops(fit)
         said = what_is_decided(type(fit.law))
-        return [f"What to train: {said.replace('flops=…', f'flops={10 * largest:.2g}') if largest else said}"]
+        if largest and "flops=…" in said:
+            example = f"{10 * largest:.0e}".replace("+", "")
+            said = f"{said.replace('flops=…', f'flops={example}')} The budget of {example} FLOPs is an example."
+        return [f"What to train: {said}"]
     return [
         f"At {where}: {'; '.join(map(_in_words, each))}{_few(each)}{_method(each)}." for where, each in decided.items()
     ]

@@ -263,14 +263,15 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str,
 def factor(value: float, smallest: float, largest: float) -> float:
     """Return the ratio of a value above ``largest`` or below ``smallest`` to this bound; 1 between the bounds.
 
-    The tolerance allows for rounding of computed ratios at the end of a range.
+    Factors that print as 1 count as 1, because sizes in tables are rounded.
     """
-    if value > largest * (1 + ROUNDING):
+    if value > largest * (1 + PRINTS_AS_ONE):
         return value / largest
-    return value / smallest if value < smallest * (1 - ROUNDING) else 1.0
+    return value / smallest if value < smallest * (1 - PRINTS_AS_ONE) else 1.0
 
 
-ROUNDING = 1e-9
+PRINTS_AS_ONE = 0.005
+"""Largest relative excess that prints as a factor of 1 with three digits."""
 
 
 def law_and_constants(text: str, constants: str | None) -> tuple[str, str | None]:

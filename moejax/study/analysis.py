@@ -191,8 +191,8 @@ def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
 def _analyse_law(
     name: str, table: Path, frame: run_table.DataFrame, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
-    """Fit one law to the table, test it on the held-out runs, and compute its decisions. The third value, keyed by size
-    or ratio, is the largest held-out value divided by the largest fitted value.
+    """Fit one law to the table, test it on the held-out runs, and compute its decisions. The third value is the
+    ``reach_of`` of the held-out runs.
     """
     # The units need no check, because the table comes from training runs or from an import that checked them.
     read = read_runs(table, LAWS[name], best_by=analysis.best_by, trust_units=True)
@@ -214,7 +214,7 @@ def _analyse_law(
         decide(name, fit.law, resampled, expansion, claim_of, budget, largest)
         for expansion, claim_of in claims(name, budget, expansions)
     ]
-    return fitted, Compared(name=name, fit=fit, held_out=(tested,)), holdout.beyond(read.runs, [split]), decided
+    return fitted, Compared(name=name, fit=fit, held_out=(tested,)), holdout.reach_of(read.runs, [split]), decided
 
 
 def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:

@@ -12,7 +12,6 @@ import pytest
 from moejax.__main__ import main
 
 PAGES = sorted(Path("docs/walkthroughs").glob("*.md"))
-SLOW = {"my_csv", "laptop", "plan_671b"}
 COMPILED = {"plan_671b"}
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?\d[\d_,]*\.?\d*(?:e[-+]?\d+)?|[-+]?\.\d+")
@@ -54,11 +53,7 @@ def run(page: str, said: io.StringIO) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=pytest.mark.slow if page.stem in SLOW else ()) for page in PAGES],
-    ids=lambda p: p.stem,
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 @pytest.mark.slow
 def test_a_walkthrough_prints_what_it_shows(page, tmp_path, monkeypatch):
     if page.stem in COMPILED and importlib.util.find_spec("libtpu") is None:

@@ -15,7 +15,7 @@ from moejax.fit.selection import holdout
 from moejax.fit.selection.comparison import compare, of_the_loss
 from moejax.fit.selection.holdout import Split, largest
 from moejax.fit.selection.metrics import errors, predict
-from moejax.fit.selection.model_selection import choose
+from moejax.fit.selection.model_selection import by_error, choose
 from moejax.laws import LAWS
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
@@ -92,7 +92,7 @@ def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_erro
     worse = dataclasses.replace(missing(close, 1 - 1e-5), name="kaplan")
     assert worse.errors.rmse > close.errors.rmse
     for laws in ((worse, close, best), (best, close, worse)):
-        selection = choose(laws, found.beyond)
+        selection = choose(laws, found.reach)
         assert selection.preferred == "chinchilla"
         assert (
             "the simplest of them are chinchilla and kaplan, with 5 coefficients each, and of these chinchilla has"
@@ -142,7 +142,9 @@ def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():
     inside &= known_runs().design.params_active < known_runs().design.params_active.max()
     found = compare(of_the_loss(LAWS, ["chinchilla"]), known_runs(), [Split(name="the middle", held_out=inside)])
     assert found.beyond == {}
+    assert found.reach == {}
     assert "does not test extrapolation" in found.verdict
+    assert "Within the sizes of the runs, use chinchilla: it is the only law" in found.verdict
     assert "trust" not in found.verdict
     assert found.to_json()["trusted"] is None
 
@@ -190,8 +192,12 @@ def test_a_test_that_hardly_reaches_beyond_the_fitted_runs_names_no_law(found):
     selection = choose(found.laws, {"tokens": 1.25})
     assert selection.trusted is None
     assert "exceed the fitted sizes by a factor of 1.25" in selection.sentence
-    assert choose(found.laws, {"tokens": 1.25, "expansion": 9.0}).trusted is None
     assert choose(found.laws, {"tokens": 2.5}).trusted == "effective_params"
+
+
+def test_a_factor_of_2_between_rounded_sizes_is_a_test_of_extrapolation(found):
+    assert choose(found.laws, {"tokens": 52.083 / 26.042}).trusted == "effective_params"
+    assert choose(found.laws, {"tokens": 1.97}).trusted is None
 
 
 def test_a_law_that_the_runs_do_not_determine_is_not_trusted_however_low_its_error(found):
@@ -200,7 +206,7 @@ def test_a_law_that_the_runs_do_not_determine_is_not_trusted_however_low_its_err
     held_out = tuple(dataclasses.replace(one, fit=dataclasses.replace(one.fit, metrics=few)) for one in best.held_out)
     lost = dataclasses.replace(best.fit, unidentified={"irreducible": "no prediction depends on it"})
     for undetermined in (dataclasses.replace(best, held_out=held_out), dataclasses.replace(best, fit=lost)):
-        selection = choose([undetermined, other], found.beyond)
+        selection = choose([undetermined, other], found.reach)
         assert selection.trusted is None
         assert "there are too few runs" in selection.sentence
 
@@ -219,7 +225,15 @@ def test_errors_on_runs_that_what_is_left_says_nothing_of_are_luck():
     assert not told.left_open, "two values set a scale and an exponent"
     assert "The held-out errors of chinchilla are arbitrary" in found.verdict
     assert found.selection.trusted != "chinchilla"
-    assert "is arbitrary" in choose([one], found.beyond).sentence
+    assert "is arbitrary" in choose([one], found.reach).sentence
+    # An arbitrary error may be the lowest. It neither wins nor ties.
+    lucky = dataclasses.replace(one, held_out=(dataclasses.replace(split, predicted=split.runs.loss),))
+    assert lucky.rmse == 0
+    ranked = dataclasses.replace(found, laws=tuple(by_error([lucky, other])))
+    assert [law.name for law in ranked.laws] == ["kaplan", "chinchilla"]
+    assert (ranked.selection.best, ranked.selection.tied, ranked.selection.preferred) == ("kaplan", (), "kaplan")
+    assert ranked.verdict.startswith("kaplan predicts the held-out runs best")
+    assert "and do not count in the ranking" in ranked.verdict
     (said,) = holdout.warnings(holdout.split_errors(one.held_out))
     assert said.startswith("The error on tokens ≥ 5e+10 is arbitrary: ")
     # With a fourth budget three are left, which set all three coefficients.
@@ -240,7 +254,7 @@ def test_one_group_of_held_out_runs_cannot_tell_laws_apart(found):
         )
         for law in found.laws
     ]
-    assert choose(alone, found.beyond).title == "a tie of 2 laws"
+    assert choose(alone, found.reach).title == "a tie of 2 laws"
 
 
 def missing(law, factor):
@@ -259,7 +273,7 @@ def missing(law, factor):
 def test_a_law_that_predicts_badly_is_not_trusted_for_being_the_best(found):
     best, other = found.laws
     for laws in ([missing(best, 1.5)], [missing(best, 1.5), missing(other, 3.0)]):
-        selection = choose(laws, found.beyond)
+        selection = choose(laws, found.reach)
         assert (selection.trusted, selection.title) == (None, "no law holds")
         assert "times the scatter of the fitted runs" in selection.sentence
 
@@ -275,7 +289,7 @@ def test_a_law_that_predicts_worse_than_the_mean_is_not_trusted_unless_noise_exp
         held = dataclasses.replace(
             one, runs=runs, predicted=predicted, metrics=errors(predicted, runs.loss, runs.weight)
         )
-        selection = choose([dataclasses.replace(best, held_out=(held,))], found.beyond)
+        selection = choose([dataclasses.replace(best, held_out=(held,))], found.reach)
         assert held.metrics.r_squared < 0
         assert selection.trusted == trusted
         assert ("worse than their mean" in selection.sentence) == (trusted is None)
@@ -285,10 +299,10 @@ def test_a_law_that_predicts_worse_than_the_mean_is_not_trusted_unless_noise_exp
 def test_a_law_that_gives_no_number_is_neither_tied_nor_trusted(found, nothing):
     best, other = found.laws
     silent = missing(other, nothing)
-    selection = choose([best, silent], found.beyond)
+    selection = choose([best, silent], found.reach)
     assert (selection.trusted, selection.tied) == (best.name, ())
     assert "chinchilla is NaN or infinite for some held-out run" in selection.sentence
-    alone = choose([silent], found.beyond)
+    alone = choose([silent], found.reach)
     assert alone.trusted is None
     assert "each is NaN or infinite" in alone.sentence
 

@@ -428,7 +428,10 @@ def test_a_fit_leads_with_what_to_train_or_how_to_ask():
     assert render.text(said).splitlines()[2] == said.lead[0]
     assert render.latex(summary(fit)).count("\\\\") == 1 + len(fit.coefficients)
     unasked = summary(fit)
-    assert re.fullmatch(r"What to train: .*moejax\.decide\(fit, flops=[0-9.e+]+, expansion=…\).*", unasked.lead[0])
+    assert re.fullmatch(
+        r"What to train: .*moejax\.decide\(fit, flops=(\de\d+), expansion=…\).* The budget of \1 FLOPs is an example\.",
+        unasked.lead[0],
+    )
 
 
 def test_what_is_not_determined_is_said_first_with_the_reason():

@@ -13,13 +13,17 @@ from moejax.fit.search.fit_law import Search, fit_law
 from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.holdout import (
     SplitErrors,
+    beyond,
+    each_group,
     each_value,
     folds,
     hold_out,
     largest,
     pooled,
+    reach_of,
     split_by,
     split_errors,
+    split_of,
     warnings,
 )
 from moejax.fit.summary import held_out
@@ -62,6 +66,32 @@ def test_folds_hold_every_run_out_once_and_never_split_a_group():
     assert (np.sum([s.held_out for s in splits], axis=0) == 1).all()
     for split in splits:
         assert not set(known_runs().group[split.held_out]) & set(known_runs().group[~split.held_out])
+
+
+def test_folds_do_not_test_extrapolation_and_the_largest_runs_do():
+    runs = known_runs()
+    split = largest(runs, "tokens")
+    factor = runs.design.tokens.max() / runs.design.tokens[~split.held_out].max()
+    assert reach_of(runs, [split]) == {"tokens": pytest.approx(factor)}
+    assert beyond(runs, folds(runs, 5))
+    assert reach_of(runs, folds(runs, 5)) == {}
+    assert reach_of(runs, [split, *folds(runs, 5)]) == {}
+    assert reach_of(runs, each_group(runs)) == {}
+
+
+def test_held_out_budgets_reach_as_far_as_their_flops_although_the_table_has_no_flops():
+    budgets = np.repeat([1e19, 3e19, 1e20], 5)
+    sizes = np.tile(np.geomspace(0.3, 3, 5), 3) * np.sqrt(budgets / 60)
+    runs = runs_from(Design(params_active=sizes, tokens=budgets / (6 * sizes)), np.linspace(3, 2, 15))
+    split = largest(runs, "flops")
+    assert reach_of(runs, [split]) == {"flops": pytest.approx(1e20 / 3e19)}
+    assert beyond(runs, [split])["flops"] == pytest.approx(1e20 / 3e19)
+
+
+def test_an_excess_that_prints_as_a_factor_of_1_is_none():
+    runs = runs_from(Design(params_active=np.array([1e9, 1e9, 1e9]), tokens=np.array([1e9, 2e9, 2.009e9])), np.ones(3))
+    split = split_of(runs, "the last", np.array([False, False, True]))
+    assert beyond(runs, [split]) == reach_of(runs, [split]) == {}
 
 
 def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fold_that_left_it_out():

@@ -449,6 +449,34 @@ def test_more_experts_for_a_token_than_there_are_is_refused_where_a_law_reads_bo
     assert len(read_runs(frame, Chinchilla).runs) == 30
 
 
+def test_dense_models_with_more_active_than_total_parameters_get_the_mapping_that_counts_them_once():
+    named = {"params_active": "active_params_M", "params_total": "total_params_M", "num_experts": "n_experts"}
+    frame = grid(num_experts=[0] * 5 + [8] * 25).assign(params_total=lambda f: f["params_active"] * 4)
+    frame.loc[:4, "params_total"] = 0.98 * frame["params_active"][:5]
+    own = frame.assign(params_active=frame["params_active"] / 1e6, params_total=frame["params_total"] / 1e6)
+    own = own.rename(columns=named)
+    with pytest.raises(
+        UserError, match=r"exceeds params_total in 5 of 30 rows.* All of these are dense models"
+    ) as refused:
+        read_runs(own, EffectiveParams)
+    option = re.search(r"mapping=(\{.*?\})", str(refused.value))[1]
+    assert option == '{"params_active": "where(n_experts == 0, total_params_M * 1e6, active_params_M * 1e6)"}'
+    design = read_runs(own, EffectiveParams, mapping=ast.literal_eval(option)).runs.design
+    np.testing.assert_allclose(design.params_active[:5], design.params_total[:5])
+    np.testing.assert_allclose(design.params_active[5:], frame["params_active"][5:])
+    with pytest.raises(UserError, match="exceeds params_total") as refused:
+        read_runs(own.assign(n_experts=8), EffectiveParams)
+    assert "dense" not in str(refused.value)
+
+
+def test_a_group_that_is_no_column_lists_the_columns():
+    with pytest.raises(
+        UserError, match="no column architecture to group runs by; choose from params_active, "
+    ) as refused:
+        read_runs(FRAME, Chinchilla, group="architecture")
+    assert "mapping" not in str(refused.value)
+
+
 def test_a_loss_with_a_comma_is_refused_and_counts_with_commas_are_read():
     right = grid()
     frame = right.assign(tokens=[f"{tokens:,.0f}" for tokens in right["tokens"]])

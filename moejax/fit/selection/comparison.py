@@ -18,7 +18,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import Huber, Penalty
 from moejax.fit.search.starts import Grid
-from moejax.fit.selection.holdout import Split, beyond, hold_out
+from moejax.fit.selection.holdout import Split, beyond, hold_out, reach_of
 from moejax.fit.selection.metrics import predict, unit_of_errors
 from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
 from moejax.float64 import float64
@@ -74,6 +74,7 @@ def compare(
         left_out=left_out,
         splits=tuple(splits),
         beyond=beyond(runs, splits),
+        reach=reach_of(runs, splits),
         fixed=fixed,
         seed=seed,
     )
@@ -93,6 +94,8 @@ class Comparison(Plotted):
     splits: tuple[Split, ...]
     beyond: dict[str, float]
     """Ratio of the largest held-out to the largest fitted value of each size or ratio, if above 1."""
+    reach: dict[str, float]
+    """Factor by which the held-out runs test extrapolation in each size (``reach_of``)."""
     fixed: Mapping[str, float] = field(default_factory=dict)
     """Coefficients that were held fixed in every law that has them."""
     seed: int = 0
@@ -104,7 +107,7 @@ class Comparison(Plotted):
     @functools.cached_property
     def selection(self) -> ModelSelection:
         """The law to extrapolate with, or the reason why these runs select none."""
-        return choose(self.laws, self.beyond)
+        return choose(self.laws, self.reach)
 
     @property
     def unit(self) -> str:
@@ -126,8 +129,7 @@ class Comparison(Plotted):
     def _pride(self) -> list[str]:
         # The law with the best fit may have large held-out errors.
         proud = min(self.laws, key=lambda law: law.fit.metrics.rmse_of(law.fit.output))
-        tested = not any(split.left_open for split in proud.held_out)
-        if proud.rmse <= AS_GOOD * self.laws[0].rmse or not tested:
+        if proud.rmse <= AS_GOOD * self.laws[0].rmse or proud.arbitrary:
             return []
         times = proud.rmse / self.laws[0].rmse
         missed = f"has {times:.1f} times the lowest held-out error"
@@ -138,20 +140,21 @@ class Comparison(Plotted):
         ]
 
     def _luck(self) -> list[str]:
-        untested = [law.name for law in self.laws if any(split.left_open for split in law.held_out)]
+        untested = [law.name for law in self.laws if law.arbitrary]
         if not untested:
             return []
+        ranked = ", and do not count in the ranking" * (len(untested) < len(self.laws))
         return [
             f"The held-out errors of {listed(untested)} are arbitrary, because the remaining runs do not determine "
-            f"{'its' if len(untested) == 1 else 'their'} predictions; hold out by another column, or "
-            f"add runs of other sizes."
+            f"{'its' if len(untested) == 1 else 'their'} predictions{ranked}; hold out by another column, or add "
+            "runs of other sizes."
         ]
 
     def _reach(self) -> list[str]:
-        if not self.beyond:
+        if not self.reach:
             return [
-                "No held-out run is larger than all fitted runs, so this does not test extrapolation; hold out the "
-                f"largest runs, for example with {argument('hold_out', 'tokens')}."
+                "Most held-out runs are not larger than all fitted runs, so this does not test extrapolation; hold out "
+                f"the largest runs, for example with {argument('hold_out', 'tokens')}."
             ]
         farthest = ", ".join(f"{factor:.3g} times in {name}" for name, factor in self.beyond.items())
         return [f"The held-out runs exceed the fitted runs by up to {farthest}; larger extrapolations were not tested."]
@@ -225,6 +228,7 @@ class Comparison(Plotted):
             "fixed": dict(self.fixed),
             "splits": [split.name for split in self.splits],
             "beyond": self.beyond,
+            "reach": self.reach,
             "trusted": self.selection.trusted,
             "tied": list(self.selection.tied),
             "verdict": self.verdict,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from moejax.float64 import float64
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import Law
+from moejax.laws.predict import PRINTS_AS_ONE
 from moejax.quantities import parse
 from moejax.run_table import Series
 from moejax.wording import argument, counted, did_you_mean, told
@@ -116,8 +117,8 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
 
 
 def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
-    """Return the ratio of the largest held-out to the largest fitted value, keyed by size or ratio; ratios up to 1 are
-    left out."""
+    """Return the ratio of the largest held-out to the largest fitted value, keyed by size or ratio; ratios that print
+    as 1, or less, are left out."""
     farthest: dict[str, float] = {}
     for split in splits:
         far = _beyond(*(runs.only(kept) for kept in (~split.held_out, split.held_out)))
@@ -126,8 +127,38 @@ def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
 
 
 def _beyond(fitted: Runs, held_out: Runs) -> dict[str, float]:
+    fitted, held_out = _with_flops(fitted), _with_flops(held_out)
     largest = {name: high for name, (_, high) in ranges(held_out).items() if name in (*SIZES, *RATIOS)}
     return {name: times for name, times in outside(largest, ranges(fitted)).items() if times > 1}
+
+
+def reach_of(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
+    """Return how far the held-out runs test extrapolation: the ratio of the largest held-out to the largest fitted
+    value, keyed by size.
+
+    A split tests extrapolation in a size if most of its held-out runs exceed all fitted runs in this size. Errors are
+    pooled over the splits, so the result is empty unless these splits contain most of the held-out runs.
+    """
+    farthest: dict[str, float] = {}
+    tested, count = 0, 0
+    for split in splits:
+        fitted, held_out = (_sizes(runs, kept & (runs.weight > 0)) for kept in (~split.held_out, split.held_out))
+        times = {name: held_out[name] / fitted[name].max() for name in fitted}
+        far = {name: float(one.max()) for name, one in times.items() if np.mean(one > 1 + PRINTS_AS_ONE) > 0.5}
+        farthest |= {name: max(one, farthest.get(name, 1.0)) for name, one in far.items()}
+        members = int(split.held_out[runs.weight > 0].sum())
+        tested, count = tested + members * bool(far), count + members
+    return farthest if tested > count / 2 else {}
+
+
+def _sizes(runs: Runs, kept: Bool[np.ndarray, " runs"]) -> dict[str, Float[np.ndarray, " kept"]]:
+    """Return the sizes of the runs of a mask that all runs have; without FLOPs in the table, they are computed."""
+    values = {name: value for name in SIZES if (value := _derived(runs, name)) is not None}
+    return {name: value[kept] for name, value in values.items() if np.isfinite(value).all() and (value > 0).all()}
+
+
+def _with_flops(runs: Runs) -> Runs:
+    return replace(runs, design=replace(runs.design, flops=_derived(runs, "flops")))
 
 
 def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from moejax.fit.fit_result import FitResult
 from moejax.fit.selection.holdout import HeldOut, pooled
 from moejax.fit.selection.metrics import Metrics, by_factors
-from moejax.fit.uncertainty.extrapolation import SIZES
 from moejax.fit.uncertainty.noise import NEGLIGIBLE
 from moejax.interval import Interval, check_level
 from moejax.wording import listed
@@ -23,6 +22,8 @@ LITTLE_SUPPORT = 4.0
 """AICc difference from which a law has considerably less support (Burnham and Anderson 2002, Section 2.6)."""
 LEAST_REACH = 2.0
 """Minimum extrapolation factor of the largest held-out run before a law is recommended for extrapolation."""
+TABLE_ROUNDING = 0.01
+"""Relative rounding of sizes in tables, by which a factor may be below ``LEAST_REACH``."""
 FAR_BEYOND_NOISE = 10.0
 """Ratio of held-out error to the fitted runs' scatter above which the law's form is rejected."""
 WITHIN_NOISE = 2.0
@@ -48,6 +49,14 @@ class Compared:
     def rmse(self) -> float:
         """RMSE over the held-out runs of all splits; NaN or infinite if the law is NaN or infinite for some run."""
         return self.errors.rmse_of(self.fit.output)
+
+    @property
+    def arbitrary(self) -> str:
+        """Reason why a held-out error is arbitrary; empty if the fitted runs determine all held-out predictions."""
+        open_ends = (
+            f"its error on {split.name} is arbitrary: {split.left_open}" for split in self.held_out if split.left_open
+        )
+        return next(open_ends, "")
 
     @property
     def missed_by(self) -> Float[np.ndarray, " runs"]:
@@ -76,8 +85,8 @@ class Compared:
         if self.fit.unidentified or self.fit.unidentified_directions:
             count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
             return f"the data do not determine {count} of its coefficients or their combinations"
-        if lucky := next((split for split in self.held_out if split.left_open), None):
-            return f"its error on {lucky.name} is arbitrary: {lucky.left_open}"
+        if self.arbitrary:
+            return self.arbitrary
         fitted, free = min(split.fit.metrics.runs for split in self.held_out), self.fit.free
         if fitted < RUNS_PER_COEFFICIENT * free:
             return f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} per coefficient (it has {free})"
@@ -85,8 +94,9 @@ class Compared:
 
 
 def as_low(laws: Sequence[Compared]) -> list[Compared]:
-    """Return the laws whose held-out error equals the lowest to printed precision; ``laws`` is sorted by error."""
-    return [law for law in laws if f"{law.rmse:.5f}" == f"{laws[0].rmse:.5f}"]
+    """Return the laws whose held-out error equals the best law's to printed precision; ``laws`` is sorted by error."""
+    ranked = [law for law in laws if bool(law.arbitrary) == bool(laws[0].arbitrary)]
+    return [law for law in ranked if f"{law.rmse:.5f}" == f"{laws[0].rmse:.5f}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +104,7 @@ class ModelSelection:
     """Outcome of a comparison of several laws by held-out errors."""
 
     best: str
-    """Law with the lowest error."""
+    """Law with the lowest error among the laws whose held-out predictions the fitted runs determine."""
     tied: tuple[str, ...]
     """Laws that these runs do not distinguish from the best law."""
     preferred: str
@@ -113,8 +123,14 @@ class ModelSelection:
 
 
 def by_error(laws: Sequence[Compared]) -> list[Compared]:
-    """Return the laws sorted by held-out RMSE; laws that are NaN or infinite for some held-out run are last."""
-    return sorted(laws, key=lambda law: law.rmse if np.isfinite(law.rmse) else float("inf"))
+    """Return the laws sorted by held-out RMSE, then the laws with arbitrary errors, and last the laws that are NaN or
+    infinite for some held-out run."""
+
+    def order(law: Compared) -> tuple[bool, bool, float]:
+        finite = bool(np.isfinite(law.rmse))
+        return not finite, bool(law.arbitrary), law.rmse if finite else 0.0
+
+    return sorted(laws, key=order)
 
 
 def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
@@ -142,8 +158,8 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
     return Interval(low=middle - reach, middle=middle, high=middle + reach, deviation=deviation)
 
 
-def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelection:
-    """Choose the law to extrapolate with.
+def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelection:
+    """Choose the law to extrapolate with, or the law to interpolate with if no held-out runs test extrapolation.
 
     A law is recommended if all of these hold:
 
@@ -152,15 +168,15 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
     - Its held-out error is at most ten times the scatter of the fitted runs, and less than the error of the held-out
       runs' mean.
     - The runs determine its coefficients.
-    - Some held-out run is at least twice as large as all fitted runs.
+    - Most held-out runs are larger than all fitted runs, and some are at least twice as large.
 
     If one of these does not hold, the result is a tie of laws that the runs do not distinguish, or no law. A law that
-    is NaN or infinite for a held-out run is excluded and reported.
+    is NaN or infinite for a held-out run is excluded and reported. A law with arbitrary held-out errors is excluded if
+    another law has none.
 
     Args:
       laws: laws fitted to the same runs and tested on the same held-out runs.
-      beyond: ratio of the largest held-out to the largest fitted value, keyed by size or ratio. Ratios are ignored,
-        since laws are extrapolated in sizes.
+      reach: result of ``reach_of``.
     """
     best, *others = by_error(laws)
     silent = [law.name for law in laws if not np.isfinite(law.rmse)]
@@ -170,7 +186,7 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
         if silent
         else ""
     )
-    others = [law for law in others if law.name not in silent]
+    others = [law for law in others if law.name not in silent and (best.arbitrary or not law.arbitrary)]
     lowest = best.rmse
     tied = [law for law in others if not behind(law, best).low > 0 or law.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
@@ -203,18 +219,18 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
             "of the held-out runs, or hold out others.",
         )
 
-    reach = max((times for name, times in beyond.items() if name in SIZES), default=1.0)
-    if reach < LEAST_REACH:
-        times = f"the held-out runs exceed the fitted sizes by a factor of {reach:.3g}"
-        how = times if reach > 1 else "no held-out run exceeds the fitted sizes"
+    size, times = max(reach.items(), key=lambda one: one[1], default=("", 0.0))
+    if reach and times < (1 - TABLE_ROUNDING) * LEAST_REACH:
         return selection(
             "not tested",
-            f"No law is recommended for extrapolation: {how}, but a test needs a factor of at least {LEAST_REACH:g}; "
-            f"hold out more of the largest runs, or train larger models.",
+            f"No law is recommended for extrapolation: the held-out runs exceed the fitted sizes by a factor of "
+            f"{times:.3g} in {size}, but a test needs a factor of at least {LEAST_REACH:g}; hold out more of the "
+            f"largest runs, or train larger models.",
         )
+    use = "for extrapolation" if reach else "within the sizes of the runs"
     if best.undetermined:
         why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
-        return selection("undetermined", f"No law is recommended for extrapolation: there are too few runs ({why}).")
+        return selection("undetermined", f"No law is recommended {use}: there are too few runs ({why}).")
     if tied:
         of_them = "them" if len(determined) == len(close) else "the others" if unlikely else "the determined laws"
         more = min((law.fit.aicc - likeliest.fit.aicc for law in unlikely), default=0.0)
@@ -228,16 +244,18 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelect
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}), so no law is recommended "
-            f"for extrapolation; {against}"
+            f"{use}; {against}"
             f"{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
         )
     if best.misses:
         return selection(
             "no law holds",
-            f"No law is recommended for extrapolation: {best.name} "
+            f"No law is recommended {use}: {best.name} "
             f"{'has the lowest error' if others else 'is the only law'}, but {best.misses}.",
         )
     alone = "it has the lowest error" if others else "it is the only law"
+    if not reach:
+        return selection("not tested", f"Within the sizes of the runs, use {best.name}: {alone} on held-out runs.")
     return selection(
         best.name,
         f"For extrapolation, trust {best.name}: {alone} on held-out runs that reach beyond the fitted runs.",

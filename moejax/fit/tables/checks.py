@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from moejax import run_table
 from moejax.errors import UserError
@@ -139,7 +140,9 @@ def check_rows(table: RunTable, *, drop: bool) -> None:
         remedy = (
             f"Correct the rows, select other rows with {argument('where')}, or pass {argument('drop_invalid', True)}."
         )
-        raise UserError(f"{'; '.join(notes)}. {_total_of_dense_models(table)}{remedy}")
+        raise UserError(
+            f"{'; '.join(notes)}. {_total_of_dense_models(table)}{_one_count_of_dense_models(table)}{remedy}"
+        )
     if bad.all():
         raise UserError(f"{'; '.join(notes) or f'{table.named} has no rows'}. No row is left; correct the table.")
     table.keep(~bad)
@@ -152,6 +155,26 @@ def _total_of_dense_models(table: RunTable) -> str:
     total, active = (table.source.get(name, name) for name in ("params_total", "params_active"))
     option = map_option("params_total", f"where({total} > 0, {total}, {active})")
     return f"If models without a total are dense, {option} fills it in. "
+
+
+def _one_count_of_dense_models(table: RunTable) -> str:
+    """Return the mapping that gives dense models one parameter count, if only they have more active than total
+    parameters."""
+    rows = next((rows for _, rows in _more_active_than_total(table)), None)
+    if rows is None or not rows.any() or not table.has("num_experts"):
+        return ""
+    experts = table.values("num_experts")
+    if not (experts[rows] <= 1).all():
+        return ""
+    own = {name: table.source.get(name, name) for name in ("num_experts", "params_total", "params_active")}
+    only_dense = f"{own['num_experts']} {_only_dense(experts)}"
+    option = map_option("params_active", f"where({only_dense}, {own['params_total']}, {own['params_active']})")
+    return f"All of these are dense models, whose parameters are all active; {option} counts them once. "
+
+
+def _only_dense(experts: Float[np.ndarray, " rows"]) -> str:
+    """Return the comparison that the numbers of experts of exactly the dense models meet."""
+    return "== 0" if (experts[experts <= 1] == 0).all() else "<= 1"
 
 
 # Properties of valid tables that a user should know.
@@ -228,7 +251,7 @@ def _unread_experts(table: RunTable) -> str:
     experts = frame[[name for name in EXPERTS if table.has(name)]].copy()
     if table.has("num_experts"):
         dense = experts["num_experts"] <= 1
-        only_dense = "num_experts == 0" if (experts["num_experts"][dense] == 0).all() else "num_experts <= 1"
+        only_dense = f"num_experts {_only_dense(table.values('num_experts'))}"
         # Expert columns of a dense model have no meaning, so they are set to 0.
         experts.loc[dense, [name for name in experts if name != "params_total"]] = 0
     elif table.has("params_active", "params_total"):

@@ -41,7 +41,7 @@ from moejax.quantities import format
 from moejax.result import Column, Plotted, Result, Table
 from moejax.run_sources.column_mapping import column_mapping
 from moejax.run_table import DataFrame, Series
-from moejax.wording import argument, counted, listed, nearest, shown
+from moejax.wording import argument, counted, did_you_mean, listed, nearest, shown
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -171,7 +171,10 @@ def read_runs(
     fill_dense_rows(table)
     table.frame, selected = select(table.frame, where, table.named)
     table.notes += selected
-    require(table, [*table.needed, *([group] if group else [])], undecided)
+    require(table, table.needed, undecided)
+    if group is not None and not table.has(group):
+        hint = did_you_mean(group, [str(column) for column in table.frame.columns if column not in table.source])
+        raise UserError(f"{table.named} has no column {group} to group runs by; {hint}")
     _check_decimals(table)
     table.parse_numbers(name for name in dict.fromkeys((*table.needed, *FIELDS)) if table.has(name))
     table.compared = [name for name in also_told_apart_by if table.has(name) and name not in table.needed]
