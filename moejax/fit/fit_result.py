@@ -479,7 +479,8 @@ class FitResult(Plotted):
     def conf_int(self, level: float = 0.9) -> DataFrame:
         """Return coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
 
-        Intervals are from the stored bootstrap, or else from standard errors. A fixed or undetermined coefficient has NaN errors and intervals.
+        Intervals are from the stored bootstrap, or else from standard errors. A fixed or undetermined coefficient has
+        NaN errors and intervals.
 
         Raises:
           UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
@@ -628,12 +629,9 @@ class FitResult(Plotted):
         ]
         if self.bootstrap is None:
             return rows
-        resampled = self.bootstrap.coefficients(level)
-        return [
-            row if row.name in self.without_error else row._replace(low=one.low, high=one.high, is_open=one.uninformative)
-            for row in rows
-            for one in [resampled[row.name]]
-        ]
+        resampled = self.bootstrap.coefficients(level).items()
+        ends = {name: {"low": one.low, "high": one.high, "is_open": one.uninformative} for name, one in resampled}
+        return [row if row.name in self.without_error else row._replace(**ends[row.name]) for row in rows]
 
     def _quality(self) -> Table:
         m, unit = self.metrics, ", nats" if self.output == "loss" else ""

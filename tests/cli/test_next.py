@@ -59,9 +59,9 @@ def test_the_runs_that_are_proposed_are_a_study(table, tmp_path, capsys):
     assert {(run["params_active"], run["tokens"]) for run in said["runs"]} == trained
 
 
-def test_runs_that_are_mostly_vocabulary_are_named_as_such(table, tmp_path, capsys):
+def test_runs_that_are_mostly_vocabulary_for_lack_of_others_are_named_as_such(table, tmp_path, capsys):
     warned = []
-    for vocabulary in (150_000, 256):
+    for vocabulary in (4_000_000, 256):
         config = tmp_path / f"mine_{vocabulary}.py"
         config.write_text(
             "def get_config():\n"
