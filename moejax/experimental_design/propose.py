@@ -306,7 +306,7 @@ def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[st
         sizes = ",".join(f"{name}=…" for name in law.inputs)
         raise NoDecision(
             f"{told(error)} For an optimum within other bounds, run moejax design and give its sizes as the target: "
-            f"{law.outputs[0]}:{sizes}."
+            f"{next(iter(law.outputs))}:{sizes}."
         ) from error
     (estimand, *_) = find(what, [*alone, *decided], law)
     return above_0(law, [estimand])[0]
