@@ -340,6 +340,23 @@ def test_the_next_runs_are_proposed_for_an_answer(table):
         mj.next_runs(table, "chinchilla", to_know, flops=1e10)
 
 
+def test_the_next_runs_are_chosen_from_a_table_of_candidates(table, tmp_path):
+    to_know = {"loss": {"params_active": 7e9, "tokens": 2e12}}
+    possible = pd.DataFrame({"model": ["a", "b", "c"], "params_active": [1e8, 1e9, 2e9], "tokens": [4e9, 4e10, 8e11]})
+    possible.to_csv(tmp_path / "mine.csv", index=False)
+    how = {"flops": 1e21, "around": "hoffmann-2022", "noise": 0.003}
+    found = mj.next_runs(table, "chinchilla", to_know, candidates=possible, **how).to_frame()
+    assert {*found["run"]} <= {"a", "b"}, "c is above the budget"
+    again = mj.next_runs(table, "chinchilla", to_know, candidates=tmp_path / "mine.csv", **how).to_frame()
+    pd.testing.assert_frame_equal(found, again)
+    small = mj.next_runs(table, "chinchilla", to_know, candidates=possible, largest=1e19, **how).to_frame()
+    assert [*small["run"]] == ["a"]
+    with pytest.raises(UserError, match="every row has more than 1e\\+18 FLOPs"):
+        mj.next_runs(table, "chinchilla", to_know, candidates=possible, largest=1e18, **how)
+    with pytest.raises(UserError, match="leave out `like`"):
+        mj.next_runs(table, "chinchilla", to_know, candidates=possible, like="dense-6.1b", **how)
+
+
 @pytest.mark.slow
 def test_a_design_holds_what_it_is_told():
     found = mj.design("zhao", flops=1e24, params_total=1e12, hold={"active_experts": 5})

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_table, runs_of
 from moejax.architecture import Architecture
@@ -20,6 +22,7 @@ from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import (
     Proposal,
     candidates_like,
+    candidates_of,
     inputs_of,
     propose_for,
     recipe_of,
@@ -33,11 +36,13 @@ from moejax.fit.selection.holdout import folds as splits_by_folds
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
 from moejax.fit.tables.column_names import is_formula, law_of_formula
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
 from moejax.fit.uncertainty.estimates import beyond_each, estimate
 from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.laws import LAWS, called, law_name
+from moejax.laws.catalogue import find as published_model
 from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import published
@@ -210,7 +215,7 @@ def _held(one: Family) -> Mapping[str, float] | None:
 @checked
 def next_runs(
     runs: RunTable,
-    law: str | Sequence[str],
+    law: str | type | Sequence[str],
     targets: Mapping[str, Mapping[str, float]] | Sequence[str | tuple[str, Mapping[str, float]]],
     *,
     flops: Quantity | None = None,
@@ -218,11 +223,15 @@ def next_runs(
     chip: str = "h100",
     mfu: PositiveShare = 0.4,
     most: RunCount = 10,
-    like: Architecture | None = None,
+    largest: Quantity | None = None,
+    repeats: RunCount = 1,
+    candidates: str | Path | pd.DataFrame | None = None,
+    like: Architecture | str | None = None,
     reach: Reach = 4.0,
     sequence_length: FormulaLength | None = None,
     vocab_size: VocabSize | None = None,
     noise: PositiveShare | None = None,
+    around: str | None = None,
     fixed: Mapping[str, float] | None = None,
     modes: bool = False,
     seed: int = 0,
@@ -233,7 +242,8 @@ def next_runs(
 
     Args:
       runs: the result of ``moejax.read_runs``, or a file or DataFrame to read.
-      law: a law's name, or several names; the runs then also distinguish the laws.
+      law: a law's name, a formula such as ``"loss = E + A/N^alpha"``, or a law's class; or several names, and the runs
+        then also distinguish the laws.
       targets: answers whose uncertainty the runs should reduce, each with its given quantities: a loss ``{"loss":
         {"params_active": 7e9}}``, the loss of a published model ``{"deepseek-v3.1": {"tokens": 14.8e12}}``, a decision
         ``{"N*": {"flops": 1e25}}``, or names of coefficients. A list of pairs ``[("N*", {"flops": 1e24}), ("N*",
@@ -244,11 +254,17 @@ def next_runs(
       chip: chip of ``chip_hours``, such as ``h100`` or ``v5p``.
       mfu: assumed share of the chip's peak FLOP/s.
       most: maximum number of new runs.
-      like: architecture whose proportions the runs keep; by default those of the table.
-      reach: maximum ratio of a run's parameters or tokens to the largest in the table.
+      largest: maximum FLOPs of one run.
+      repeats: maximum number of times that one run is proposed.
+      candidates: a file or DataFrame of possible runs, read with the ``mapping`` of the table; instead of ``like``,
+        ``reach``, ``sequence_length`` and ``vocab_size``.
+      like: architecture, or name of a published model, whose proportions the runs keep; by default those of the table.
+      reach: maximum ratio of a run's parameters or tokens to the largest in the table; tokens per active parameter,
+        total / active parameters and experts are within a factor of √``reach`` of the table's range.
       sequence_length: tokens of a sequence; by default the table's, or 4096.
       vocab_size: vocabulary size of the runs; by default that of ``like`` or of the table's architectures.
       noise: standard deviation of log loss between runs; by default estimated from the fit's residuals.
+      around: name of published constants of the law to plan around, instead of a fit.
       fixed: coefficients to hold fixed.
       modes: True to consider every mode (local maximum) of the law's posterior, not only the fitted one.
       seed: seed of the candidates and of the search.
@@ -260,37 +276,60 @@ def next_runs(
 
     Example:
       >>> mj.next_runs("runs.csv", "chinchilla", {"N*": {"flops": 1e24}}, flops=1e21, vocab_size=50_304)
+      >>> mj.next_runs("runs.csv", "chinchilla", {"N*": {"flops": 1e24}}, flops=1e21, candidates="mine.csv")
     """
     if (flops is None) == (chip_hours is None):
         raise UserError("Give the budget of the new runs by flops or by chip_hours.")
     budget = (chip_hours or 0.0) * flops_per_hour(find(chip).flops_per_second, mfu) if flops is None else flops
-    names = [law_name(one) for one in ([law] if isinstance(law, str) else law)]
-    laws: dict[str, Any] = {name: LAWS[name] for name in names}
-    read = read_table(runs, inputs_of(laws), dict(reading or {}))
-    candidates = candidates_like(
-        read,
-        inputs_of(laws),
-        recipe_of(read, Recipe(budgets_tokens=()), sequence_length),
-        most_flops=budget,
-        causal=flops is None,
-        architecture=like,
-        sequence_length=sequence_length,
-        vocab_size=vocab_size,
-        reach=reach,
-        seed=seed,
-    )
+    read, laws = _read_for_laws(runs, law, dict(reading or {}))
+    if around is not None and len(laws) > 1:
+        raise UserError("`around` names constants of a single law; give one law.")
+    most_flops = min(budget, largest or budget)
+    if candidates is None:
+        possible = candidates_like(
+            read,
+            inputs_of(laws),
+            recipe_of(read, Recipe(budgets_tokens=()), sequence_length),
+            most_flops=most_flops,
+            causal=flops is None,
+            architecture=published_model(like).architecture if isinstance(like, str) else like,
+            sequence_length=sequence_length,
+            vocab_size=vocab_size,
+            reach=reach,
+            seed=seed,
+        )
+    else:
+        if like is not None or vocab_size is not None:
+            raise UserError("`candidates` lists the possible runs; leave out `like` and `vocab_size`.")
+        trusted = read.reading.get("trust_units", False)
+        mapping = read.reading.get("mapping", {})
+        possible = candidates_of(candidates, inputs_of(laws), mapping, most_flops, trust_units=trusted)
     return propose_for(
         [*targets.items()] if isinstance(targets, Mapping) else [(t, {}) if isinstance(t, str) else t for t in targets],
         laws,
         read,
-        candidates,
-        RunBudget(flops=budget, runs=most, causal=flops is None),
+        possible,
+        RunBudget(flops=budget, runs=most, repeats=repeats, causal=flops is None),
+        around={} if around is None else {name: published(name, around).law for name in laws},
         noise=noise,
         fixed=fixed,
         modes=modes,
         seed=seed,
         **options,
     )
+
+
+def _read_for_laws(
+    runs: RunTable, law: str | type | Sequence[str], reading: Mapping[str, Any]
+) -> tuple[ReadRuns, dict[str, Any]]:
+    """Return the runs and the laws by name; a formula names columns of the table."""
+    if isinstance(law, str) and is_formula(law):
+        read = read_table(runs, law, reading)
+        return read, {law: law_of_formula(law, read.frame, mapping=read.read_from)}
+    if isinstance(law, type):
+        return read_table(runs, law, reading), {called(law): law}
+    laws = {name: LAWS[name] for name in map(law_name, [law] if isinstance(law, str) else law)}
+    return read_table(runs, inputs_of(laws), reading), laws
 
 
 def plan(training: Training | Mapping[str, object], topology: str) -> Plan:

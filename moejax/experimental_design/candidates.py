@@ -28,8 +28,8 @@ DRAWN = 4096
 BEYOND = 0.25
 """Distance beyond a range, as a share of its width, up to which points are drawn before clipping to the range."""
 REACH = 4.0
-"""Maximum factor by which a candidate's sizes exceed the table's largest sizes. Ratios, such as total / active, may
-also be smaller than the table's by this factor."""
+"""Maximum factor by which a candidate's sizes exceed the table's largest sizes. Ratios, such as total / active or
+tokens per active parameter, are within the square root of this factor of the table's range."""
 SIZES = ("params_active", "params_total", "tokens", "flops")
 """Fields that are not smaller than in the table. Laws fail for smaller runs, and the criterion would prefer cheap runs.
 """
@@ -104,10 +104,12 @@ def like(
     """Return shapes with the given architectures' proportions, at most ``reach`` times as large as the table's largest
     run.
 
-    Parameters and tokens are not smaller than in the table, and tokens per parameter are within a factor of ``reach``
-    of the table's range. Inputs of the laws are varied as in ``moejax design`` (``design.shapes``): the width always,
-    and the number of experts, top-k, expert width and shared experts if they are in ``inputs``. Other sizes keep their
-    ratio to the width. Unique tokens do not exceed the table's maximum.
+    Parameters and tokens are not smaller than in the table. Tokens per active parameter, total / active parameters and
+    the number of experts are within a factor of √``reach`` of the table's range. Shapes whose vocabulary has more than
+    half of the active parameters are left out unless no others are affordable. Inputs of the laws are varied as in
+    ``moejax design`` (``design.shapes``): the width always, and the number of experts, top-k, expert width and shared
+    experts if they are in ``inputs``. Other sizes keep their ratio to the width. Unique tokens do not exceed the
+    table's maximum.
 
     Args:
       causal: True if ``most_flops`` limits ``causal_flops``.
@@ -129,6 +131,11 @@ def like(
         if name not in box and getattr(runs.design, name) is not None:
             own = _sizes(runs.design, name)[runs.weight > 0]
             box[name] = float(own.min()), float(own.max()) * reach
+    if runs.design.params_active is not None and runs.design.tokens is not None:
+        own = _sizes(runs.design, "tokens_per_param")[runs.weight > 0]
+        box["tokens_per_param"] = float(own.min()) / reach**0.5, float(own.max()) * reach**0.5
+    if runs.design.num_experts is not None and (most := _sizes(runs.design, "num_experts")[runs.weight > 0].max()):
+        box["num_experts"] = 0.0, float(most) * reach**0.5
     seen: dict[tuple[Architecture, float], None] = {}
     for number, given in enumerate(architectures):
         for architecture, tokens in _drawn(given, names, runs, box, reach, seed + number):
@@ -146,9 +153,6 @@ def like(
     for name, (low, high) in box.items():
         sizes = _sizes(design, name)
         inside &= (sizes >= low * (1 - 1e-9)) & (sizes <= high * (1 + 1e-9))
-    if (own := _tokens_per_parameter(runs.design)) is not None:
-        own, ratio = own[runs.weight > 0], _tokens_per_parameter(design)
-        inside &= (ratio >= own.min() / reach) & (ratio <= own.max() * reach)
     if not inside.any():
         raise UserError(
             f"No shape with the given proportions is within {reach:g} times the sizes of the table's runs; give an "
@@ -161,10 +165,11 @@ def like(
             f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
             f"cheapest candidate costs {cheapest:.3g}); give a larger budget or {argument('reach')}."
         )
-    kept = np.flatnonzero(inside)
+    shapes, kept = tuple(a for a, _ in seen), np.flatnonzero(inside)
+    kept = np.array([i for i in kept if not is_mostly_vocabulary(shapes[i])] or kept)
     if len(kept) > count:
         kept = np.random.default_rng(seed).choice(kept, count, replace=False)
-    drawn = Candidates(design=design, flops=flops, causal_flops=causal_flops, architectures=tuple(a for a, _ in seen))
+    drawn = Candidates(design=design, flops=flops, causal_flops=causal_flops, architectures=shapes)
     return drawn.only(np.sort(kept))
 
 
@@ -178,10 +183,10 @@ def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count d
     return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
 
 
-def _tokens_per_parameter(design: Design) -> Any:
-    if design.tokens is None or design.params_active is None:
-        return None
-    return np.asarray(design.tokens, float) / np.asarray(design.params_active, float)
+def is_mostly_vocabulary(architecture: Architecture) -> bool:
+    """Return whether embedding and unembedding have more than half of the active parameters."""
+    count = params(architecture)
+    return bool(count.vocabulary > count.active / 2)
 
 
 def _sizes(design: Design, name: str) -> np.ndarray:
@@ -192,8 +197,8 @@ def _around(coordinate: Coordinate, values: np.ndarray, reach: float) -> tuple[f
     """Return the range of the table's values, extended by ``reach``."""
     if coordinate.linear:
         return coordinate.low, min(coordinate.high, float(values.max()) + 0.25)
-    smallest = float(values.min()) / (1.0 if coordinate.name in SIZES else reach)
-    return max(coordinate.low, smallest), min(coordinate.high, float(values.max()) * reach)
+    below, above = (1.0, reach) if coordinate.name in SIZES else (reach**0.5, reach**0.5)
+    return max(coordinate.low, float(values.min()) / below), min(coordinate.high, float(values.max()) * above)
 
 
 def _drawn(
@@ -230,7 +235,8 @@ def _range(name: str, given: Architecture, box: Mapping[str, Any]) -> tuple[floa
         return 0.6, float(active[1])
     if name == "num_experts":
         most = box.get("expert_expansion", box.get("expansion", (1.0, 32.0)))[1]
-        return 1.0, float(min(1024.0, max(2.0, 2 * most * max(given.top_k, active[1]))))
+        largest = box.get("num_experts", (0.0, 1024.0))[1]
+        return 1.0, float(min(largest, max(2.0, 2 * most * max(given.top_k, active[1]))))
     if name == "num_shared_experts":
         return 0.3, 4.4
     value = getattr(given, name)

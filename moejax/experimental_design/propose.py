@@ -30,6 +30,7 @@ from moejax.fit.uncertainty.covariance import VarianceComponents, uncertainty, v
 from moejax.fit.uncertainty.derivatives import Functional
 from moejax.fit.uncertainty.estimands import (
     Estimand,
+    NoDecision,
     above_0,
     coefficient_estimands,
     decision_estimands,
@@ -45,7 +46,7 @@ from moejax.laws.law import without_effect
 from moejax.result import Result, Shown, imported
 from moejax.say import say
 from moejax.stored import foreign_json
-from moejax.wording import argument
+from moejax.wording import argument, told
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -299,7 +300,15 @@ def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[st
     if what in ("loss", *law.outputs):
         return prediction_estimand(law, dict(given), what if what in law.outputs else None)
     alone = coefficient_estimands(law, tuple(fixed)) if not given else []
-    (estimand, *_) = find(what, [*alone, *decision_estimands(law, dict(given))], law)
+    try:
+        decided = decision_estimands(law, dict(given))
+    except NoDecision as error:
+        sizes = ",".join(f"{name}=…" for name in law.inputs)
+        raise NoDecision(
+            f"{told(error)} For an optimum within other bounds, run moejax design and give its sizes as the target: "
+            f"{next(iter(law.outputs))}:{sizes}."
+        ) from error
+    (estimand, *_) = find(what, [*alone, *decided], law)
     return above_0(law, [estimand])[0]
 
 
@@ -355,9 +364,12 @@ def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
 
 
 def candidates_of(
-    table: Path, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float, *, trust_units: bool = False
+    table: Any, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float, *, trust_units: bool = False
 ) -> Candidates:
     """Return the rows of a table with at most ``most_flops`` as candidates; ``read_runs`` reads the table.
+
+    Args:
+      table: a file or a DataFrame.
 
     Raises:
       UserError: every row has more FLOPs.
@@ -365,14 +377,15 @@ def candidates_of(
     # Candidates have no loss yet.
     columns = {name: of for name, of in mapping.items() if name in (*inputs, "flops")} | {"loss": "1"}
     read = read_runs(table, inputs, mapping=columns, trust_units=trust_units)
+    named = str(table) if isinstance(table, str | Path) else "The table of candidates"
     for note in read.notes:
-        say(f"{table}: {note}")
+        say(f"{named}: {note}")
     every = of_table(read.runs, read.runs.models or [f"row {row}" for row in read.rows])
     affordable = [i for i in range(len(every)) if every.flops[i] <= most_flops]
     if not affordable:
         raise UserError(
-            f"Every row of {table} has more than {most_flops:.3g} FLOPs (the smallest has {every.flops.min():.3g}); "
-            f"raise the budget or --largest, or add smaller runs."
+            f"{named}: every row has more than {most_flops:.3g} FLOPs (the smallest has {every.flops.min():.3g}); "
+            f"raise the budget or {argument('largest')}, or add smaller runs."
         )
     return every.only(affordable)
 

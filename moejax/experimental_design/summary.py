@@ -13,11 +13,10 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.design.build import changed_options
-from moejax.experimental_design.candidates import Candidates
+from moejax.experimental_design.candidates import Candidates, is_mostly_vocabulary
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import Proposal
 from moejax.fit.uncertainty.uncertainty import COVARIANCES
-from moejax.laws.accounting import params
 from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
@@ -27,6 +26,8 @@ from moejax.wording import argument, listed
 
 def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: str) -> str:
     """Return a config file for ``moejax study --config``: a model per architecture, with its token budgets.
+
+    The study fits no laws, because its few runs extend a table.
 
     Args:
       recipe: settings that all runs share, in the form of a config; ``budgets_tokens`` are added here.
@@ -38,20 +39,20 @@ def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: s
     budgets = {architecture: sorted(set(counts)) for architecture, counts in budgets.items()}
     names = dict(zip(chosen.architectures, _labels(chosen), strict=True))
     every = sorted({count for counts in budgets.values() for count in counts})
-    added = ""
-    if len(every) == 1:
-        # A study holds out its longest budget, so it needs a second budget. Add half of it, a branch of the same trunk.
-        half = every[0] // 2
-        every, budgets = [half, *every], {a: [half, *counts] for a, counts in budgets.items()}
-        added = (
-            "\nThe budget with half the tokens is an addition to the plan: a study needs two budgets to hold one out."
-        )
     models = {names[a]: changed_options(a) for a in budgets}
     recipes = {names[a]: {"budgets_tokens": counts} for a, counts in budgets.items() if counts != every}
     shared = {**recipe, "budgets_tokens": every}
-    return f'''"""{says}{added}
+    return f'''"""{says}
 
 Command:  moejax study --config=FILE{_source(recipe)}
+
+Then fit the table and these runs together, in Python:
+
+    import moejax as mj
+    import pandas as pd
+
+    tables = [mj.read_runs("TABLE").frame, pd.read_parquet("runs/{name}/runs.parquet")]
+    fit = mj.fit(pd.concat(tables, join="inner"), "LAW")
 """
 
 from ml_collections import ConfigDict
@@ -65,6 +66,8 @@ def get_config() -> ConfigDict:
     config.models = {_written(models)}
     config.recipe = {_written(shared)}
     config.recipes = {_written(recipes)}
+    # These runs are fitted together with the table, not alone.
+    config.analysis = {{"laws": ()}}
     return config
 '''
 
@@ -162,7 +165,7 @@ def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
 
 def _mostly_vocabulary(chosen: Candidates) -> Iterator[str]:
     """Warn about runs whose parameters are mostly vocabulary, because these give little information about a law."""
-    many = [a for a in chosen.architectures if (count := params(a)).vocabulary > count.active / 2]
+    many = [a for a in chosen.architectures if is_mostly_vocabulary(a)]
     if many:
         sizes = listed([f"{size:,}" for size in sorted({one.vocab_size for one in many})])
         yield (

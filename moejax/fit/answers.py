@@ -123,7 +123,8 @@ class StandardErrors:
         """Return the standard errors of a fit; None if the fit has no uncertainty."""
         if fit.uncertainty is None:
             return None
-        rows = [row for row in fit.coefficient_rows(level) if row.name not in fit.without_error]
+        rows = replace(fit, resamples=None).coefficient_rows(level)
+        rows = [row for row in rows if row.name not in fit.without_error]
         return cls(
             kind=fit.uncertainty.covariance,
             by=fit.uncertainty.by,

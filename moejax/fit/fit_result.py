@@ -93,6 +93,8 @@ class CoefficientRow(NamedTuple):
     error: float
     low: float
     high: float
+    is_open: bool = False
+    """True if the bootstrap does not determine the coefficient (``Interval.uninformative``)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -440,7 +442,7 @@ class FitResult(Plotted):
 
     @property
     def method(self) -> str:
-        """Method of the intervals of the fit's answers, as text after the level."""
+        """Method of the intervals of coefficients and of the fit's answers, as text after the level."""
         return STANDARD if self.bootstrap is None else self.bootstrap.method
 
     @property
@@ -477,7 +479,8 @@ class FitResult(Plotted):
     def conf_int(self, level: float = 0.9) -> DataFrame:
         """Return coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
 
-        A fixed or undetermined coefficient has NaN errors and intervals.
+        Intervals are from the stored bootstrap, or else from standard errors. A fixed or undetermined coefficient has
+        NaN errors and intervals.
 
         Raises:
           UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
@@ -585,7 +588,7 @@ class FitResult(Plotted):
             Column("symbol"),
             Column("value", ".8g"),
             Column("std err", ".3g"),
-            Column(f"{in_percent(level)} interval, {STANDARD}", keys=LOW_HIGH),
+            Column(f"{in_percent(level)} interval, {self.method}", keys=LOW_HIGH),
             Column("", keys=("verdict",)),
             Column("meaning", words=True),
         )
@@ -593,7 +596,8 @@ class FitResult(Plotted):
         for one in self.coefficient_rows(level):
             known = math.isfinite(one.error)
             ends = Written((one.low, one.high), f"[{one.low:.4g}, {one.high:.4g}]") if known else None
-            rows.append([one.name, one.symbol, one.value, one.error, ends, self.state(one.name), one.meaning])
+            verdict = self.state(one.name) or NOT_DETERMINED * one.is_open
+            rows.append([one.name, one.symbol, one.value, one.error, ends, verdict, one.meaning])
         return Table("Coefficients", columns, rows, key="coefficients")
 
     def to_latex(self, level: float = 0.9) -> str:
@@ -606,12 +610,12 @@ class FitResult(Plotted):
             for one in self.coefficient_rows(level)
             for state in [self.state(one.name) or None]
         ]
-        interval = Column(f"{in_percent(level)} interval, {STANDARD}")
+        interval = Column(f"{in_percent(level)} interval, {self.method}")
         columns = (Column("coefficient", symbol=True), Column("value", ".4g"), interval)
         return Table("Coefficients", columns, rows)
 
     def coefficient_rows(self, level: float) -> list[CoefficientRow]:
-        """Return every coefficient with its standard error and interval; NaN where unknown."""
+        """Return every coefficient with its standard error and interval (``method``); NaN where unknown."""
         about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
         errors, low, high = np.full((3, len(self.coefficients)), math.nan)
         if self.has_covariance:
@@ -619,10 +623,15 @@ class FitResult(Plotted):
             spread = spread.without([NOT_DETERMINED * (name in self.without_error) for name in self.coefficients])
             errors, (low, high) = spread.errors, spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
         each = zip(self.coefficients.items(), np.stack([errors, low, high], axis=1).tolist(), strict=True)
-        return [
+        rows = [
             CoefficientRow(name, about[name]["symbol"], about[name]["meaning"], value, *ends)
             for (name, value), ends in each
         ]
+        if self.bootstrap is None:
+            return rows
+        resampled = self.bootstrap.coefficients(level).items()
+        ends = {name: {"low": one.low, "high": one.high, "is_open": one.uninformative} for name, one in resampled}
+        return [row if row.name in self.without_error else row._replace(**ends[row.name]) for row in rows]
 
     def _quality(self) -> Table:
         m, unit = self.metrics, ", nats" if self.output == "loss" else ""

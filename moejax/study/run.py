@@ -417,9 +417,11 @@ def conclude_table(
     runs = runs[~empty].reset_index(drop=True)
     sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
     labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
-    # If some models have several runs but every row has its own name, the names belong to runs, not to models.
-    if "model" not in runs or (runs["model"].nunique() == len(runs) > labels.nunique()):
-        runs["model"] = [f"model {int(label) + 1}" for label in labels]
+    if "model" not in runs:
+        runs["model"] = [f"group {int(label) + 1}" for label in labels]
+    elif runs["model"].nunique() == len(runs) > labels.nunique():
+        # Every row has its own name, but some models have several runs: a model has the name of its first run.
+        runs["model"] = runs.groupby(labels)["model"].transform("first")
     if "group" not in runs:
         runs["group"] = runs["model"]
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import pytest
 import scipy.optimize
 
 from moejax.architecture import Architecture
-from moejax.experimental_design.candidates import like, of_table
+from moejax.experimental_design.candidates import is_mostly_vocabulary, like, of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances, with_run
 from moejax.experimental_design.experiment_plan import RunBudget, choose_runs, corner, deviations, exchange, relax
 from moejax.experimental_design.laplace_posterior import PRIOR, laplace_posterior
@@ -321,6 +321,33 @@ def test_candidates_are_buildable_near_the_table_and_within_the_budget():
     for architecture in found.architectures:
         architecture.check()
     assert len({a.num_experts for a in found.architectures}) > 3
+
+
+def test_candidates_have_ratios_near_those_of_the_table():
+    table = Design(
+        params_active=np.asarray([5e4, 4e5]), params_total=np.asarray([5e4, 1e6]), tokens=np.asarray([3e5, 4e6]),
+        num_experts=np.asarray([0, 6]), top_k=np.asarray([0, 2]),
+    )  # fmt: skip
+    runs = runs_from(table, [3.0, 2.5])
+    found = like([SMALL], EffectiveParams.inputs, runs, most_flops=2e14, sequence_length=128)
+    assert found.design.num_experts.max() <= 2 * 6
+    assert 6 / 2 <= found.design.tokens_per_param.min() <= found.design.tokens_per_param.max() <= 10 * 2
+    assert found.design.expansion.max() <= 2 * 2.5 * (1 + 1e-9)
+    farther = like([SMALL], EffectiveParams.inputs, runs, most_flops=2e14, sequence_length=128, reach=16.0)
+    assert farther.design.num_experts.max() > 2 * 6
+    assert farther.design.tokens_per_param.max() > 10 * 2
+
+
+def test_models_that_are_mostly_vocabulary_are_candidates_only_if_there_are_no_others():
+    table = runs_from(Design(params_active=np.asarray([5e4, 4e5]), tokens=np.asarray([3e5, 4e6])), [3.0, 2.5])
+
+    def shares(vocab_size):
+        given = SMALL.replace(vocab_size=vocab_size)
+        found = like([given], ("params_active", "tokens"), table, most_flops=2e14, sequence_length=128)
+        return [is_mostly_vocabulary(one) for one in found.architectures]
+
+    assert not any(shares(700))
+    assert all(shares(20_000))
 
 
 def test_a_proposal_starts_from_a_table_and_says_what_it_was_fitted_to():

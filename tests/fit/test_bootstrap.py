@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
 
+from moejax.fit.answers import StandardErrors
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.summary import resampled
 from moejax.fit.uncertainty.bootstrap import bootstrap, resample
+from moejax.fit.uncertainty.covariance import with_uncertainty
 from moejax.interval import interval
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -89,6 +91,24 @@ def test_the_table_has_a_line_per_coefficient():
     assert [row[0] for row in table.rows] == list(known_fit().coefficients)
     assert "80% interval" in [column.name for column in table.columns]
     assert table.title == "Coefficients by bootstrap of 64 resamples by group"
+
+
+def test_coefficients_have_the_intervals_of_a_stored_bootstrap_wherever_they_are_shown():
+    plain = with_uncertainty(known_fit(), known_runs())
+    fit = dataclasses.replace(plain, resamples=known_resamples().kept())
+    found, standard = fit.conf_int(0.8), plain.conf_int(0.8)
+    for name, one in known_resamples().coefficients(0.8).items():
+        assert (found.low[name], found.high[name]) == (one.low, one.high)
+    assert found.std_err.equals(standard.std_err)
+    assert not found.low.equals(standard.low)
+    heading = "80% interval, bootstrap of 64 resamples by group"
+    table = fit.coefficient_table(0.8)
+    assert heading in [column.name for column in table.columns]
+    assert "80% interval, from standard errors" in [column.name for column in plain.coefficient_table(0.8).columns]
+    latex, low, high = fit.to_latex(0.8), found.low["irreducible"], found.high["irreducible"]
+    assert heading.replace("%", r"\%") in latex
+    assert rf"[{low:.4g},\ {high:.4g}]" in latex
+    assert StandardErrors.of(fit, 0.8) == StandardErrors.of(plain, 0.8)
 
 
 def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp_path, monkeypatch):

@@ -101,6 +101,9 @@ def test_names_that_no_two_rows_share_are_no_models(tmp_path, unfitted):
     models = table["model"].nunique()
     named = _page(table.assign(model=[f"run-{row}" for row in range(12)]), tmp_path)
     assert f"12 runs of {models} models" in named
+    first = run_table.read(tmp_path / "runs.parquet").drop_duplicates("model")["model"]
+    assert len(first) == models
+    assert all(name.startswith("run-") for name in first), "a model has the name of its first run"
 
 
 def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, unfitted):

@@ -116,12 +116,16 @@ def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand
     ]
 
 
+class NoDecision(UserError):
+    """A law has no decision at the given quantities."""
+
+
 def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> list[Estimand]:
     """Return a law's decisions at given quantities; without quantities, the decisions that need none.
 
     Raises:
-      UserError: a quantity is invalid, or the quantities determine no decision. The message lists the quantities to
-      give.
+      UserError: a quantity is invalid.
+      NoDecision: the quantities determine no decision. The message lists the quantities to give.
     """
     given = dict(given or {})
     _check(given)
@@ -132,7 +136,7 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
         said = f"{called(law)} has no decision for {', '.join(unused or given)}"
         if wanting:
             said += f" without {also_needed(wanting[0], given)}; give it too, or let moejax design choose it"
-        raise UserError(f"{said}. {what_is_decided(law)}")
+        raise NoDecision(f"{said}. {what_is_decided(law)}")
     return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
 
 
