@@ -84,20 +84,20 @@ def max_tokens_within(problem: Problem, architecture: Architecture, published: R
         architecture=architecture,
         tokens=tokens,
         measures=measures,
-        prediction=predict(published or problem.law, _trained(problem, architecture, tokens).design),
+        prediction=predict(published or problem.law, trained(problem, architecture, tokens).design),
         broken=tuple(broken),
     )
 
 
 def measured(problem: Problem, architecture: Architecture, tokens: float) -> dict[str, float]:
     """Return every measure, and the dimensions of the shape."""
-    candidate = _trained(problem, architecture, tokens)
+    candidate = trained(problem, architecture, tokens)
     measures = {name: measure.of(candidate, problem.assumptions) for name, measure in MEASURES.items()}
     shape = {name: getattr(architecture, name) for name in MULTIPLES}
     return {name: float(value) for name, value in {**measures, **shape}.items() if value is not None}
 
 
-def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Candidate:
+def trained(problem: Problem, architecture: Architecture, tokens: float) -> Candidate:
     """Return an architecture as a candidate, trained on all unique tokens that the constraints allow."""
     constraint = problem.merged_constraints().get("unique_tokens")
     design = design_of(architecture, tokens, problem.assumptions.sequence_length)
@@ -211,7 +211,7 @@ def _tokens_within(problem: Problem, architecture: Architecture, constraint: Con
 
 def _tokens_for_loss(problem: Problem, architecture: Architecture, loss: float) -> float:
     def reached(log_tokens: float) -> float:
-        return predict(problem.law, _trained(problem, architecture, math.exp(log_tokens)).design).loss - loss
+        return predict(problem.law, trained(problem, architecture, math.exp(log_tokens)).design).loss - loss
 
     low, high = math.log(1e3), math.log(1e22)
     if reached(high) > 0:
