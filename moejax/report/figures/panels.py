@@ -407,7 +407,7 @@ class _LogLocator(Locator):
         self._candidates = candidates
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        thinned = (self._candidates[-1][::step] for step in range(2, len(self._candidates[-1])))
+        thinned = (self._candidates[-1][::step] for step in range(2, len(self._candidates[-1]) + 1))
         every = (*self._candidates, *thinned)
         return next((ticks for ticks in every if self._fit(ticks, vmin, vmax)), every[-1])
 
