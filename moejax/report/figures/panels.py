@@ -277,7 +277,7 @@ def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, c
         else:
             low, high = np.subtract(series.y, series.low), np.subtract(series.high, series.y)
             # Caps are wider than the point, which may hide a short bar.
-            axes.errorbar(series.x, series.y, [low, high], fmt="none", color=series.color, linewidth=1.2, capsize=5)
+            axes.errorbar(series.x, series.y, [low, high], fmt="none", color=series.color, lw=1.2, capsize=7, zorder=5)
     if series.tokens is None:
         axes.plot(series.x, series.y, color=series.color, linewidth=series.width, clip_on=not clip_off, **style)
         return
