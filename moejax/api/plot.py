@@ -18,6 +18,7 @@ import pandas as pd
 
 from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_of, read_table, runs_of
+from moejax.design.decide import DesignResult
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
@@ -38,6 +39,25 @@ from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame
 from moejax.say import say
+
+__all__ = [
+    "comparison",
+    "fit",
+    "influence",
+    "loss",
+    "loss_vs_compute",
+    "named",
+    "names",
+    "plan",
+    "profile",
+    "runs",
+    "starts",
+]
+
+
+def __dir__() -> list[str]:
+    """Return the public names for completion in editors."""
+    return __all__
 
 
 def names() -> Result:
@@ -135,24 +155,37 @@ def fit(fit: FitResult, runs: RunTable | Runs) -> Figure:
 
 @checked
 def loss_vs_compute(
-    fit: FitResult | Law, runs: RunTable | Runs | None = None, *, flops: Quantity | None = None, level: Level = 0.9
+    fit: FitResult | Law,
+    runs: RunTable | Runs | None = None,
+    *,
+    flops: Quantity | None = None,
+    design: DesignResult | None = None,
+    level: Level = 0.9,
 ) -> Figure:
     """Plot loss against training FLOPs: the runs, the law's lowest loss at each budget with its interval, and a target.
 
     Args:
       fit: a fit, or a loss law, which has no intervals.
       runs: the fitted runs; without runs the curve is for dense models, and ``flops``
-        is required.
-      flops: the target budget, which the figure marks.
+        or ``design`` is required.
+      flops: the target budget, which the figure marks; by default the budget of ``design``.
+      design: the result of ``moejax.design``, which the figure marks, with a curve of its proportions.
       level: coverage of the intervals.
 
     Raises:
-      UserError: the law does not predict loss from size and tokens, or there are neither runs nor ``flops``.
+      UserError: the law does not predict loss from size and tokens, or there are neither runs nor ``flops``
+        nor ``design``.
 
     Example:
       >>> mj.plot.loss_vs_compute(fit, "runs.csv", flops=1e24).save("loss-vs-compute.pdf")
+      >>> mj.plot.loss_vs_compute(fit, "runs.csv", design=mj.design(fit, flops=1e22))
     """
-    if runs is None:
+    chosen = None if design is None else design.chosen
+    if flops is None and design is not None:
+        flops = design.optimum.values.get("flops")
+    if runs is None and chosen is not None:
+        table = compute_table(fit, flops=flops, level=level, chosen=chosen)
+    elif runs is None:
         if flops is None:
             raise UserError("There are no runs to draw; give a target budget, such as flops=1e24.")
         size = np.sqrt([flops / 120])
@@ -160,7 +193,7 @@ def loss_vs_compute(
         table = compute_table(fit, dense, flops=flops, level=level)
     else:
         own = _runs_of(runs, fit)
-        table = compute_table(fit, own.design, own.loss, flops=flops, level=level)
+        table = compute_table(fit, own.design, own.loss, flops=flops, level=level, chosen=chosen)
     return _drawn("loss-vs-compute", table)
 
 

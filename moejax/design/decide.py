@@ -23,6 +23,7 @@ from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE, find
+from moejax.laws.design import Design
 from moejax.laws.law import Law, Published
 from moejax.laws.predict import Ranged, check_experts, predict, published
 from moejax.result import Result, Shown, imported
@@ -137,6 +138,13 @@ class DesignResult(Shown):
     built."""
     published: Mapping[str, Built] = field(default_factory=dict)
     """Published models trained under the same constraints, if these limit the tokens."""
+
+    @property
+    def chosen(self) -> Design:
+        """The model to train as input of a law: the built model, or the optimum if none was built."""
+        if self.built is None or self.shape is None:
+            return self.optimum.problem.space.candidate(self.optimum.values).design
+        return trained(self.shape.problem, self.built.architecture, self.built.tokens).design
 
     def summary(self) -> Result:
         """Return the model to train, prices of constraints, value of repetition, and published models."""

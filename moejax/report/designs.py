@@ -17,8 +17,8 @@ from moejax.report.fit_report import fitted_runs
 def draw_compute(
     folder: Path, decision: DesignResult, known: FitResult | Published, read: ReadRuns | None, file: Path, level: float
 ) -> None:
-    """Write the figure of loss against compute. It shows the runs of a fit; for a published law, its curve keeps the
-    design's proportions. Write nothing if the law does not predict the loss.
+    """Write the figure of loss against compute. It shows the design, the curve of its proportions and a fit's runs.
+    Write nothing if the law does not predict the loss.
 
     Args:
       read: runs of the fit; by default those next to its ``file``.
@@ -26,11 +26,12 @@ def draw_compute(
     optimum = decision.optimum
     if isinstance(known, FitResult) and read is None:
         read = fitted_runs(known, file)
-    design = optimum.problem.space.candidate(optimum.values).design if read is None else read.runs.design
-    loss = None if read is None else read.runs.loss
+    design, loss = (None, None) if read is None else (read.runs.design, read.runs.loss)
     law = known if isinstance(known, FitResult) else known.law
     try:
-        table = compute.compute_table(law, design, loss, flops=optimum.values.get("flops"), level=level)
+        table = compute.compute_table(
+            law, design, loss, flops=optimum.values.get("flops"), level=level, chosen=decision.chosen
+        )
     except UserError:
         return
     drawn = FigureInputs(table=table)

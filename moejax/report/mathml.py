@@ -24,6 +24,13 @@ from moejax.laws.formula import (
 _SPELT = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega"
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name.replace('lambda', 'lamda')}") for name in _SPELT.split()}
 """Greek letters by their names in formulas."""
+
+
+def greek(symbol: str) -> str:
+    """Return a symbol with its letter and index as Greek letters: ``α_N`` for ``alpha_N``."""
+    return "_".join(GREEK.get(part, part) for part in symbol.split("_"))
+
+
 HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import inspect
 import io
+import itertools
 import json
 import pkgutil
 import re
@@ -35,7 +36,7 @@ from moejax.report import figures, plots, synthetic
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
-from moejax.report.figures.panels import FLOPS, Axis, Panel, Series, log_ticks
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, log_ticks
 from moejax.report.figures.panels import draw as draw_panels
 from moejax.report.figures.style import BLUE, MARKERS, ORANGE
 from moejax.report.plots import PLOTS, PREDICTIONS, chosen, draw, example_of, inputs_of
@@ -320,7 +321,8 @@ def test_a_logarithmic_axis_has_ticks_and_not_too_many(low, high, most):
 def test_a_narrow_logarithmic_axis_has_at_least_three_plain_ticks_in_view(limits):
     panel = Panel(x=FLOPS, y=Axis("loss", "loss, nats/token", "log"), series=[], ylim=limits)
     (axes,) = draw_panels([panel])[0].axes
-    ticks, texts = axes.get_yticks(), [axes.yaxis.get_major_formatter()(tick) for tick in axes.get_yticks()]
+    ticks = axes.get_yticks()
+    texts = axes.yaxis.get_major_formatter().format_ticks(ticks)
     assert 3 <= len(ticks) <= 6
     assert limits[0] <= min(ticks) <= max(ticks) <= limits[1]
     assert [float(text) for text in texts] == list(ticks)
@@ -348,6 +350,68 @@ def test_a_curve_of_loss_against_compute_is_the_optimum_of_every_budget_with_the
     figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
     assert "target, 1e22 FLOPs" in {row["series"] for row in figure.rows}
     assert "90%" in figure.caption
+
+
+def test_a_design_is_a_point_with_its_interval_and_the_curve_of_its_ratio(fitted):
+    result, runs = fitted
+    fit = with_uncertainty(result, runs, by="run")
+    tables = []
+    for active, total in ((1e9, 8e9), (2e9, 3e9)):
+        chosen = Design(params_active=active, params_total=total, tokens=1e22 / 6 / active)
+        tables.append(compute_table(fit, runs.design, runs.loss, flops=1e22, chosen=chosen))
+        (point,) = tables[-1].query("kind == 'design'").to_dict("records")
+        assert point["loss"] == pytest.approx(float(result.law(chosen)))
+        assert point["low"] < point["loss"] < point["high"]
+        assert point["flops"] == pytest.approx(1e22)
+    assert "total/active 8" in set(tables[0].query("kind == 'best'")["family"])
+    assert not tables[0].equals(tables[1])
+    figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=tables[0]))
+    (row,) = [row for row in figure.rows if row["series"] == "design: 1B active, 8B total"]
+    assert row["loss_nats_per_token_low"] < row["loss_nats_per_token"]
+    assert "The star is the design with its 90% interval" in figure.caption
+
+
+def test_flops_of_a_design_are_counted_as_those_of_the_runs(fitted):
+    result, runs = fitted
+    chosen = Design(params_active=1e9, params_total=1e9, tokens=1e12, flops=9e21)
+    table = compute_table(result, runs.design, runs.loss, flops=9e21, chosen=chosen)
+    figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
+    assert "at 6·N·D = 6e21 FLOPs like the runs; counted layer by layer, it has 9e21." in figure.caption
+    assert {"design: 1B, dense", "target, 9e21 FLOPs"} <= {row["series"] for row in figure.rows}
+
+
+@pytest.mark.parametrize("width", [3.3, 7.2])
+@pytest.mark.parametrize(("low", "high"), [(3e18, 3e21), (1e17, 1e26), (2e9, 8e9), (3.5e8, 6.5e8)])
+@pytest.mark.parametrize("scale", ["log", "quantity"])
+def test_labels_of_a_logarithmic_axis_do_not_overlap_at_any_width(tmp_path, width, low, high, scale):
+    series = [Series(label="", x=[low, high], y=[2.0, 3.0])]
+    drawing, _ = draw_panels([Panel(x=Axis("x", "x", scale), y=LOSS, series=series)], columns=1)
+    drawing.set_size_inches(width, 3.0)
+    drawing.canvas.draw()
+    low_view, high_view = drawing.axes[0].get_xlim()
+    boxes = [
+        label.get_window_extent()
+        for tick, label in zip(drawing.axes[0].get_xticks(), drawing.axes[0].get_xticklabels(), strict=True)
+        if low_view <= tick <= high_view
+    ]
+    assert len(boxes) > 1
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+
+
+def test_ticks_over_more_than_a_decade_of_flops_are_powers_of_ten():
+    drawing, _ = draw_panels([Panel(x=FLOPS, y=LOSS, series=[Series(label="", x=[3e18, 3e21], y=[2.0, 3.0])])])
+    axis = drawing.axes[0].xaxis
+    assert axis.get_major_formatter().format_ticks(axis.get_majorticklocs()) == ["10¹⁹", "10²⁰", "10²¹"]
+
+
+def test_the_frontier_has_one_point_for_each_compute_budget_and_falls():
+    jitter = np.random.default_rng(0).uniform(0.98, 1.02, 40)
+    flops = np.repeat([1e19, 3e19, 1e20, 3e20], 10)
+    loss = 4 - 0.1 * np.log10(flops) + np.random.default_rng(1).uniform(0, 0.1, 40)
+    figure = draw(ALL["runs"], FigureInputs(table=pd.DataFrame({"flops": flops * jitter, "loss": loss})))
+    best = [row["loss_nats_per_token"] for row in figure.rows if row["series"] == "frontier"]
+    assert best == loss.reshape(4, 10).min(axis=1).tolist()
+    assert best == sorted(best, reverse=True)
 
 
 def test_a_curve_of_a_law_of_repeated_data_keeps_the_epochs_of_its_runs():
@@ -435,6 +499,24 @@ def test_a_profile_curve_crosses_its_limit_where_the_interval_ends(fitted):
     assert found.rises.min() == 0.0
     assert below == pytest.approx(found.limit, rel=0.1)
     assert above == pytest.approx(found.limit, rel=0.1)
+
+
+def test_a_profile_is_titled_with_the_symbol_and_its_limit_is_labeled(fitted):
+    result, runs = fitted
+    wanted = {"tokens_exponent": evidence.coefficients(result)["tokens_exponent"]}
+    table = evidence.profile_table(result, runs, wanted)
+    (axes,) = draw(ALL["profile"], inputs_of(ALL["profile"], table=table)).drawing.axes
+    assert axes.get_xlabel() == "β, tokens exponent"
+    assert "90 %" in [text.get_text() for text in axes.texts]
+
+
+def test_a_caption_says_what_areas_and_held_out_runs_are():
+    runs = {"row": [0, 1, 1], "role": ["fitted", "fitted", "held out"], "measured": [3.0, 2.0, 2.0], "predicted": 2.5}
+    table = pd.DataFrame({"law": "Chinchilla", "output": "loss", **runs})
+    caption = draw(ALL["zhao-5"], inputs_of(ALL["zhao-5"], table=table)).caption
+    assert "stars are the held-out runs among them" in caption
+    assert "Areas" not in caption
+    assert "Areas ∝ tokens" in draw(ALL["zhao-5"], inputs_of(ALL["zhao-5"], table=table.assign(tokens=1e9))).caption
 
 
 def test_the_explainers_figures_draw_the_longest_run_of_each_model_of_a_table():

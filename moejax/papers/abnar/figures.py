@@ -118,10 +118,18 @@ def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
 
     return figure(
         "The best sparsity at each size",
-        f"By {inputs.name}: small models are best dense, large models as sparse as allowed (the grey line, {CAP:g}); "
+        f"By {inputs.name}: small models are best dense, large models as sparse as allowed ({CAP:g}); "
         "a larger budget moves the change to larger models. According to Appendix D.2, whose surfaces are not "
         f"public, the dense model is best up to 500M parameters for most budgets. {inputs.assumes}",
-        [Panel(x=TOTAL, y=SPARSITY, series=curves(BUDGETS, _at_budget, sizes, best), level=CAP)],
+        [
+            Panel(
+                x=TOTAL,
+                y=SPARSITY,
+                series=curves(BUDGETS, _at_budget, sizes, best),
+                level=CAP,
+                level_label=f"highest sparsity allowed, {CAP:g}",
+            )
+        ],
         columns=1,
         height=3.2,
     )

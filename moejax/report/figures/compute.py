@@ -25,8 +25,9 @@ from moejax.laws.search import argmin_between
 from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
-from moejax.report.figures.runs import range_of, split_into_classes
+from moejax.report.figures.runs import EQUAL, range_of, split_into_classes
 from moejax.report.figures.style import BLUE, INK, MUTED, classes
+from moejax.result import size
 from moejax.run_table import DataFrame
 
 SIZES = ("params_active", "params_total", "params_embedding")
@@ -39,7 +40,7 @@ BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
 DENSE = 1.02
 """Largest ratio of total to active parameters of a model that is labeled dense."""
-RUN, CURVE, TARGET = "run", "best", "target"
+RUN, CURVE, TARGET, CHOSEN = "run", "best", "target", "design"
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,10 @@ def compute_table(
     *,
     flops: float | None = None,
     level: float = 0.9,
+    chosen: Design | None = None,
 ) -> pd.DataFrame:
-    """Return a table of runs, curves and target with columns kind, family, flops, loss, low, high, level and
-    method.
+    """Return a table of runs, curves, target and chosen design with columns kind, family, flops, loss, low, high, level
+    and method.
 
     Runs are grouped into families by their ratio of total to active parameters. Each family has a curve: the law's
     lowest loss at each budget among models with the proportions of the family's typical run, with the interval of the
@@ -114,6 +116,8 @@ def compute_table(
       design: the runs, or the designs whose proportions the curves keep, as arrays.
       loss: measured losses of the runs; None if ``design`` holds no runs.
       flops: the target budget.
+      chosen: the design to mark, with a curve of its proportions. Its FLOPs are counted as those of the runs: 6 per
+        active parameter and token if the runs have no FLOPs.
 
     Raises:
       UserError: the law predicts no loss, or needs more than sizes, tokens and FLOPs to predict it.
@@ -125,25 +129,51 @@ def compute_table(
             f"The figure needs a law that predicts the loss from size and tokens, such as chinchilla; "
             f"{type(law).__name__} does not."
         )
-    values = {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design or Design()).items()}
-    if missing := [name for name in law.inputs if name not in values and value_of(design or Design(), name) is None]:
+    design = design or chosen or Design()
+    values = _values(design)
+    if missing := [name for name in law.inputs if name not in values and value_of(design, name) is None]:
         raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table with these columns.")
     spent = _spent(values)
     last = max(flops or 0.0, spent.max() * (1.0 if flops else BEYOND))
     budgets = np.geomspace(spent.min() if loss is not None else last / 1e6, last, BUDGETS)
     rows = []
-    for family in _families(values, spent):
+    families = _families(values, spent) if loss is not None or chosen is None else []
+    for family in families:
         if loss is not None:
             rows += [
                 {"kind": RUN, "family": family.label, "flops": spent[i], **_ends(float(loss[i]), np.nan, np.nan)}
                 for i in family.rows
             ]
-        least = _least(values, family, budgets)
-        for budget, *ends in zip(budgets, *_with_interval(fit, law, least, level), strict=True):
-            rows.append({"kind": CURVE, "family": family.label, "flops": budget, **_ends(*ends)})
+        rows += _curve(fit, law, _least(values, family, budgets), family.label, level)
+    if chosen is not None:
+        own = {name: one for name, one in _values(chosen).items() if name != "flops" or name in values}
+        (family,) = _families(own, _spent(own))
+        if family.label not in (one.label for one in families):
+            rows += _curve(fit, law, _least(own, family, budgets), family.label, level)
+        (ends,) = zip(*_with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level), strict=True)
+        at = {"flops": float(_spent(own)[0]), "flops_of_design": float(_spent(_values(chosen))[0])}
+        rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
     if flops:
         rows.append({"kind": TARGET, "family": "", "flops": flops, **_ends(np.nan, np.nan, np.nan)})
     return pd.DataFrame(rows).assign(level=level, method=fit.method if isinstance(fit, FitResult) else "")
+
+
+def _values(design: Design) -> dict[str, np.ndarray]:
+    return {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design).items()}
+
+
+def _sizes(values: Mapping[str, np.ndarray]) -> str:
+    """Return the sizes of a design in words: 1.11B active, 24.7B total."""
+    words = {"params_active": "active", "params_total": "total"}
+    written = {name: f"{size(float(values[name][0]), 3)} {word}" for name, word in words.items() if name in values}
+    if len(written) > 1 and values["params_total"][0] <= DENSE * values["params_active"][0]:
+        return f"{size(float(values['params_total'][0]), 3)}, dense"
+    return ", ".join(written.values())
+
+
+def _curve(fit: FitResult | Law, law: Law, least: _Least, family: str, level: float) -> list[dict[str, str | float]]:
+    every = zip(least.budgets, *_with_interval(fit, law, least, level), strict=True)
+    return [{"kind": CURVE, "family": family, "flops": budget, **_ends(*ends)} for budget, *ends in every]
 
 
 def _ends(loss: float, low: float, high: float) -> dict[str, float]:
@@ -205,9 +235,11 @@ def _least(values: dict[str, np.ndarray], family: _Family, budgets: np.ndarray) 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:
     """Draw the table of ``compute_table``: points, curves with bands, and the target budget as a dotted line."""
     table = inputs.table
-    curves, runs = table[table["kind"] == CURVE], table[table["kind"] == RUN]
+    curves, runs, chosen = (table[table["kind"] == kind] for kind in (CURVE, RUN, CHOSEN))
     families = list(dict.fromkeys(curves["family"]))
-    lost, banded, series = False, False, []
+    lost, banded = False, False
+    # Curves are drawn after all points, so that points do not hide them.
+    points_of, lines_of = list[Series](), list[Series]()
     alike = len(families) > 1 and _same_curves(curves, families)
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
     for family, color in zip(families, classes(len(families)), strict=True):
@@ -217,10 +249,10 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         banded |= not np.isnan(low).all()
         if len(points):
             x, y = column(points, "flops"), column(points, "loss")
-            series.append(Series(label=family, x=x, y=y, mark="points", color=color))
+            points_of.append(Series(label=family, x=x, y=y, mark="points", color=color))
         if alike and family != families[-1]:
             continue
-        series.append(
+        lines_of.append(
             Series(
                 label=f"{'all families' if alike else family}, lowest loss",
                 x=column(line, "flops"),
@@ -229,17 +261,24 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
                 high=high,
                 mark="dashed" if np.isnan(low).all() else "line",
                 color=INK if alike else color,
+                width=1.1,
                 in_legend=not len(points),
             )
         )
-    best = f"lowest loss by the law{f', {level} interval' if banded and level else ''}"
+    series = points_of + lines_of
     color = INK if alike else MUTED if len(families) > 1 else BLUE
     mark = "line" if banded else "dashed"
-    legend = [Series(label=best, x=[], y=[], mark=mark, color=color)] if len(runs) else []
-    top, bottom = _view(runs, curves)
+    legend = [Series(label="lowest loss by the law", x=[], y=[], mark=mark, color=color)] if len(runs) else []
+    if banded and level:
+        legend.append(Series(label=f"{level} interval", x=[], y=[], mark="band", color=color))
+    top, bottom = _view(pd.concat([runs, chosen]), curves)
     for flops in column(table[table["kind"] == TARGET], "flops"):
         label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", color=INK))
+    for label, own in chosen.groupby("family"):
+        low, high = (column(own, name) if name in own else None for name in ("low", "high"))
+        x, y = column(own, "flops"), column(own, "loss")
+        series.append(Series(label=f"design: {label}", x=x, y=y, low=low, high=high, mark="stars", color=INK))
     method = str(table["method"].iloc[0]) if "method" in table else ""
     bands = f"{level} intervals, {method}".strip(" ,")
     band = f"Bands are {bands}." + (" Dashed lines have none." if lost else "")
@@ -250,7 +289,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     said = (
         "A line shows the law's lowest loss at each budget: the size varies with the proportions of the family's "
         f"typical run, and the remaining budget gives the tokens. {band} A run lies above its line because its size is "
-        "not optimal, or because of noise."
+        f"not optimal, or because of noise.{_about(chosen, level)}"
     )
     return figure(
         "Loss against compute, with the law",
@@ -259,6 +298,18 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         columns=1,
         height=3.6,
     )
+
+
+def _about(chosen: DataFrame, level: str) -> str:
+    """Return the caption sentences about the design."""
+    if not len(chosen):
+        return ""
+    interval = f" with its {level} interval" if level and chosen["low"].notna().any() else ""
+    drawn, own = (float(column(chosen, name)[0]) for name in ("flops", "flops_of_design"))
+    counted = "."
+    if not math.isclose(drawn, own, rel_tol=EQUAL):
+        counted = f", at 6·N·D = {short(drawn, 3)} FLOPs like the runs; counted layer by layer, it has {short(own, 3)}."
+    return f" The star is the design{interval}{counted} The line of its ratio keeps its proportions."
 
 
 def _same_curves(curves: DataFrame, families: list[str]) -> bool:

@@ -15,12 +15,13 @@ from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.derivatives import Functional
 from moejax.fit.uncertainty.derivatives import influence as influence_of
-from moejax.fit.uncertainty.estimands import CoefficientOf
+from moejax.fit.uncertainty.estimands import CoefficientOf, coefficient_estimands
 from moejax.fit.uncertainty.profile import curve
 from moejax.laws.design import value_of
 from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
+from moejax.report.mathml import greek
 from moejax.wording import did_you_mean
 
 
@@ -36,9 +37,10 @@ def labels(read: ReadRuns) -> list[str]:
 
 
 def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functional] | None = None) -> pd.DataFrame:
-    """Return the profile likelihoods of several estimands, by default of every coefficient. Estimands without a profile
-    are left out.
+    """Return the profile likelihoods of several estimands, by default of every coefficient, with symbols of
+    coefficients. Estimands without a profile are left out.
     """
+    symbols = {one.name: one.symbol for one in coefficient_estimands(type(result.law))}
     parts = []
     for name, functional in (estimands or coefficients(result)).items():
         try:
@@ -46,7 +48,15 @@ def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functio
         except ValueError:
             continue
         parts.append(
-            pd.DataFrame({"estimand": name, "value": profile.values, "rise": profile.rises, "limit": profile.limit})
+            pd.DataFrame(
+                {
+                    "estimand": name,
+                    "symbol": symbols.get(name, ""),
+                    "value": profile.values,
+                    "rise": profile.rises,
+                    "limit": profile.limit,
+                }
+            )
         )
     return pd.concat(parts) if parts else pd.DataFrame({"estimand": [], "value": [], "rise": [], "limit": []})
 
@@ -113,10 +123,13 @@ def profiles(inputs: FigureInputs) -> Figure:
         limit = float(own["limit"].iloc[0])
         wide = value.min() > 0 and value.max() / value.min() > 5
         lowest = value[np.argmin(rise)]
+        words, symbol = str(estimand).replace("_", " "), str(own["symbol"].iloc[0]) if "symbol" in own else ""
         panels.append(
             Panel(
                 x=Axis(
-                    "value", str(estimand).replace("_", " "), "quantity" if wide and value.max() > 1e3 else "linear"
+                    "value",
+                    f"{greek(symbol)}, {words}" if symbol else words,
+                    "quantity" if wide and value.max() > 1e3 else "linear",
                 ),
                 y=Axis("rise_chi_squared", "rise, units of χ²"),
                 series=[
@@ -124,13 +137,14 @@ def profiles(inputs: FigureInputs) -> Figure:
                     Series(label="best fit", x=[lowest], y=[0.0], color=ORANGE, mark="stars"),
                 ],
                 level=limit,
+                level_label="90 %",
                 ylim=(-0.06 * limit, 2.2 * limit),
             )
         )
     return figure(
         "Profile likelihoods",
         "Each estimand is held at a series of values, and all coefficients are refitted at each. The 90 % interval "
-        "ends where the curve crosses the grey line; if a curve never crosses it, the runs do not determine the "
+        "ends where the curve crosses the labeled line; if a curve never crosses it, the runs do not determine the "
         "estimand.",
         panels,
         columns=3,

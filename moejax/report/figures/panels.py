@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, Formatter, Locator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import ArrayLike
 
 from moejax.report.figures.figure import Figure, column, ordered
@@ -20,6 +22,7 @@ from moejax.report.figures.style import (
     INK,
     MUTED,
     PAPER,
+    RC,
     SEQUENTIAL,
     colored,
     grid,
@@ -58,6 +61,7 @@ SPARSITY = Axis("sparsity", "sparsity, idle share of experts")
 MARKS: dict[str, dict[str, Any]] = {
     "line": {"linestyle": "-"},
     "interval": {"linestyle": "-"},
+    "band": {"linestyle": "-"},
     "dashed": {"linestyle": (0, (4, 2))},
     "dotted": {"linestyle": (0, (1, 1.6))},
     "points": {"linestyle": "", "marker": "o", "markeredgecolor": PAPER, "markeredgewidth": 0.5},
@@ -84,7 +88,7 @@ class Series:
     in_legend: bool = True
     width: float = 1.6
     low: ArrayLike | None = None
-    """Lower end of a band around the line; ``high`` is its upper end; NaN where there is no band."""
+    """Lower end of a band around the line, or of each point's error bar; ``high`` is the upper end; NaN for none."""
     high: ArrayLike | None = None
 
 
@@ -98,6 +102,8 @@ class Panel:
     title: str = ""
     level: float | None = None
     """Height of a horizontal reference line."""
+    level_label: str = ""
+    """Label of the reference line, printed at its right end."""
     diagonal: bool = False
     """True to draw the line of equal values; both axes then have the same limits."""
     ylim: tuple[float, float] | None = None
@@ -135,6 +141,9 @@ MOST_TICKS = {1: 9, 2: 6, 3: 4}
 MARGIN = 0.05
 """Share of an axis beyond its data, on each side."""
 
+BAND_ALPHA = 0.32
+"""Opacity of bands."""
+
 LARGEST_AREA = 60.0
 """Area of the largest point, in square points."""
 
@@ -145,7 +154,7 @@ def draw(
     """Draw panels with a common legend below them; return the drawing and the plotted values as table rows, keyed by
     column."""
     drawing, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
-    style, known = _styles(panels), dict[str, Line2D]()
+    style, known = _styles(panels), dict[str, Artist]()
     most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)
     rows: list[dict[str, Any]] = []
     for number, (panel, axes) in enumerate(zip(panels, every, strict=True)):
@@ -163,7 +172,7 @@ def draw(
             rows += _panel(axes, panel, known, most, style)
     if len(known) > 1:
         # The legend lists markers after the curves.
-        names = sorted(known, key=lambda name: known[name].get_marker() == "*")
+        names = sorted(known, key=lambda name: getattr(known[name], "get_marker", str)() == "*")
         drawing.legend(
             handles=[known[name] for name in names],
             loc="outside lower center",
@@ -232,9 +241,20 @@ def _styles(panels: Sequence[Panel | Field]) -> Style:
     return style
 
 
-def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float, style: Style) -> list[dict[str, Any]]:
+def _panel(axes: Axes, panel: Panel, known: dict[str, Artist], most: float, style: Style) -> list[dict[str, Any]]:
     if panel.level is not None:
         axes.axhline(panel.level, color=MUTED, linewidth=0.9)
+        axes.annotate(
+            panel.level_label,
+            xy=(1.0, panel.level),
+            xytext=(-2, 2),
+            xycoords=axes.get_yaxis_transform(),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=7.5,
+            color=MUTED,
+        )
     for series in panel.series:
         _series(axes, series, most, style(series))
         _name(series, known, style(series))
@@ -252,7 +272,12 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float, styl
 
 def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, clip_off: bool = False) -> None:
     if series.low is not None and series.high is not None:
-        axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=0.18, linewidth=0)
+        if style.get("linestyle"):
+            axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=BAND_ALPHA, linewidth=0)
+        else:
+            low, high = np.subtract(series.y, series.low), np.subtract(series.high, series.y)
+            # Caps are wider than the point, which may hide a short bar.
+            axes.errorbar(series.x, series.y, [low, high], fmt="none", color=series.color, lw=1.2, capsize=7, zorder=5)
     if series.tokens is None:
         axes.plot(series.x, series.y, color=series.color, linewidth=series.width, clip_on=not clip_off, **style)
         return
@@ -270,10 +295,14 @@ def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, c
     )
 
 
-def _name(series: Series, known: dict[str, Line2D], style: dict[str, Any], *, drawn: bool = True) -> None:
+def _name(series: Series, known: dict[str, Artist], style: dict[str, Any], *, drawn: bool = True) -> None:
     if drawn and not np.size(series.x):
         return
-    if series.in_legend and series.label and series.label not in known:
+    if not series.in_legend or not series.label or series.label in known:
+        return
+    if series.mark == "band":
+        known[series.label] = Patch(facecolor=series.color, alpha=BAND_ALPHA, label=series.label)
+    else:
         known[series.label] = Line2D([], [], color=series.color, label=series.label, **style)
 
 
@@ -289,7 +318,7 @@ def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
     ]
 
 
-def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D], style: Style) -> list[dict[str, Any]]:
+def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Artist], style: Style) -> list[dict[str, Any]]:
     xs, ys, zs = (np.asarray(v, float) for v in (field.xs, field.ys, field.zs))
     norm: TwoSlopeNorm | None = None
     if field.middle is not None:
@@ -347,19 +376,72 @@ def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int
         own.set_major_locator(MaxNLocator(min(most, 5) if which == "x" else 6))
         return
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    own.set_major_formatter(_TickFormatter(axis.scale))
+    own.set_minor_locator(NullLocator())
     if axis.scale == "share":
         ticks = [tick for tick in IDLE_TICKS if values.min() <= tick * 1.001 and tick <= values.max() * 1.001]
         (axes.invert_xaxis if which == "x" else axes.invert_yaxis)()
-    else:
-        ticks = log_ticks(float(values.min()), float(values.max()), most, margin)
-    own.set_major_locator(FixedLocator(ticks))
-    own.set_minor_locator(NullLocator())
-    write = WRITTEN[axis.scale]
-    if axis.scale == "log" and ticks and min(ticks) >= 1e-2 and max(ticks) < min(1e4, 10 * min(ticks)):
-        # Evenly spaced ticks have equally many decimals: 2.0, 2.5, 3.0.
-        decimals = max(len(f"{tick:.12g}".partition(".")[2]) for tick in ticks)
-        write = f"{{:.{decimals}f}}".format
-    own.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+        own.set_major_locator(FixedLocator(ticks))
+        return
+    low, high = float(values.min()), float(values.max())
+    powers = powers_of_ten(low, high, margin) if axis.scale == "log" else []
+    counts = range(most, 1, -1)
+    candidates = [powers[:: -(-len(powers) // n)] if powers else log_ticks(low, high, n, margin) for n in counts]
+    own.set_major_locator(_LogLocator(axes, which, candidates))
+    if powers:
+        own.set_minor_locator(LogLocator(subs=tuple(range(2, 10)), numticks=99))
+        own.set_minor_formatter(NullFormatter())
+
+
+GAP_POINTS = 5.0
+"""Minimum distance between the labels of two ticks, in points."""
+DIGIT_WIDTH = 0.64
+"""Width of a digit, as a share of the font size."""
+
+
+class _LogLocator(Locator):
+    """The most round ticks of a logarithmic axis whose labels do not overlap at the axis's length."""
+
+    def __init__(self, axes: Axes, which: str, candidates: Sequence[list[float]]):
+        self._axes, self._which = axes, which
+        self._candidates = candidates
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        thinned = (self._candidates[-1][::step] for step in range(2, len(self._candidates[-1]) + 1))
+        every = (*self._candidates, *thinned)
+        return next((ticks for ticks in every if self._fit(ticks, vmin, vmax)), every[-1])
+
+    def __call__(self) -> list[float]:
+        return self.tick_values(*(self._axes.get_xlim() if self._which == "x" else self._axes.get_ylim()))
+
+    def _fit(self, ticks: list[float], vmin: float, vmax: float) -> bool:
+        if len(ticks) < 2 or min(vmin, vmax) <= 0 or vmin == vmax:
+            return True
+        axes, font = self._axes, RC["xtick.labelsize"]
+        length = (axes.bbox.width if self._which == "x" else axes.bbox.height) * 72 / axes.figure.dpi
+        places = np.log(ticks) * length / abs(np.log(vmax / vmin))
+        sizes = np.full(len(ticks), font)
+        if self._which == "x":
+            texts = axes.xaxis.get_major_formatter().format_ticks(ticks)
+            sizes = DIGIT_WIDTH * font * np.array([len(text) for text in texts])
+        return bool((np.diff(places) >= (sizes[1:] + sizes[:-1]) / 2 + GAP_POINTS).all())
+
+
+class _TickFormatter(Formatter):
+    """Texts of the ticks of a logarithmic axis. Evenly spaced ticks have equally many decimals: 2.0, 2.5, 3.0."""
+
+    def __init__(self, scale: str):
+        self._scale = scale
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return WRITTEN[self._scale](x)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        plain = self._scale == "log" and len(values) and PLAIN[0] <= min(values)
+        if plain and max(values) < min(PLAIN[1], 10 * min(values)):
+            decimals = max(len(f"{tick:.12g}".partition(".")[2]) for tick in values)
+            return [f"{tick:.{decimals}f}" for tick in values]
+        return [self(tick) for tick in values]
 
 
 IDLE_TICKS = (1.0, 0.5, 0.2, 0.05, 0.02)
@@ -395,11 +477,26 @@ def _even_ticks(low: float, high: float, most: int) -> Iterator[list[float]]:
                 yield [float(f"{number * spacing:.12g}") for number in range(first, last + 1)]
 
 
+def powers_of_ten(low: float, high: float, margin: float = MARGIN) -> list[float]:
+    """Return the powers of ten between two numbers if they suffice as ticks: at least two, of numbers that are written
+    with exponents."""
+    beyond = (high / low) ** margin
+    first, last = np.ceil(np.log10(low / beyond)), np.floor(np.log10(high * beyond))
+    powers = [float(f"1e{power}") for power in range(int(first), int(last) + 1)]
+    return powers if len(powers) > 1 and (high >= PLAIN[1] or low < PLAIN[0]) else []
+
+
+PLAIN = (1e-2, 1e4)
+"""Range of the numbers that are written without exponents."""
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def _number(value: float) -> str:
-    if 1e-2 <= value < 1e4:
+    if PLAIN[0] <= value < PLAIN[1]:
         return f"{value:.4g}"
     digits, power = f"{value:.2e}".split("e")
-    return f"{float(digits):g}e{int(power)}"
+    ten = f"10{str(int(power)).translate(SUPERSCRIPTS)}"
+    return ten if float(digits) == 1 else f"{float(digits):g}×{ten}"
 
 
 WRITTEN: dict[str, Callable[[float], str]] = {

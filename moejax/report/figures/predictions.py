@@ -23,6 +23,7 @@ from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
 from moejax.report.findings import Findings, is_mixture
+from moejax.run_table import DataFrame
 
 ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
@@ -33,11 +34,26 @@ def by_law(inputs: FigureInputs) -> Figure:
     panels = [_equality(inputs.table[inputs.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
     return figure(
         "Predicted against measured, by law",
-        "Points on the line are predicted exactly; stars are held-out runs. Areas ∝ tokens." + inputs.whose,
+        f"Points on the line are predicted exactly; {_roles(inputs.table)}."
+        + (" Areas ∝ tokens." if inputs.has("tokens") else "")
+        + inputs.whose,
         panels,
         columns=3,
         height=2.8,
     )
+
+
+def _roles(table: DataFrame) -> str:
+    """Describe the marks. In a table of ``moejax compare``, held-out runs also have a prediction by the fit to all
+    runs."""
+    if not (table["role"] == "held out").any():
+        return "all runs were fitted"
+    if "row" in table and table.groupby(["law", "row"])["role"].nunique().max() > 1:
+        return (
+            "dots are runs, predicted by the fit to all runs, and stars are the held-out runs among them, predicted "
+            "again by a fit without them"
+        )
+    return "stars are held-out runs"
 
 
 def fitted_here(inputs: FigureInputs) -> Figure:
@@ -291,8 +307,9 @@ def compared_laws(comparison: Comparison, runs: Runs, rows: Sequence[int]) -> Fi
     drawing.supylabel(f"predicted {words}", fontsize=8.5)
     return Figure(
         "Predicted against measured",
-        f"Points on the line are predicted exactly. RMSE in {comparison.unit}; held-out runs are predicted by a fit "
-        "without them. Triangles lie beyond the axis limits.",
+        f"Points on the line are predicted exactly. RMSE in {comparison.unit}. Circles are all runs, predicted by the "
+        "fit to all of them; squares are the held-out runs among them, predicted again by a fit without them. "
+        "Triangles lie beyond the axis limits.",
         drawing,
         data,
     )

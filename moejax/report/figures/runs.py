@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
+from moejax.fit.runs import budgets
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
@@ -31,16 +32,17 @@ BY = ("sparsity", "expansion", "active_experts", "params_active")
 CLEARLY = 1.25
 CLASSES = 5
 EQUAL = 0.02
-"""Relative difference within which values of the color column, and FLOPs of the frontier, count as equal."""
+"""Relative difference within which values of the color column count as equal."""
 POINTS = 2000
 """Maximum number of points; a larger table is sampled evenly, and every run of the frontier is kept."""
 
 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:
-    """Draw loss against training FLOPs, with the frontier: the lowest loss of all runs with at most as much compute."""
+    """Draw loss against training FLOPs, with the frontier: the run with the lowest loss of each compute budget, if its
+    loss is at most that of every smaller budget."""
     table = inputs.table[["loss", "flops", *[name for name in BY if name in inputs.table]]]
     table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
-    best = _distinct(frontier(table, "flops"))
+    best = frontier(_best_of_budgets(table), "flops")
     shown = table if len(table) <= POINTS else table.iloc[np.unique(np.linspace(0, len(table) - 1, POINTS).astype(int))]
     series = _by_class(shown)
     line = len(best) > 1  # A line of one run would be invisible.
@@ -57,19 +59,18 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
     return figure(
         "Loss against compute",
-        "Every run; the line joins the runs with the lowest loss for their compute." + sampled + inputs.whose,
+        "Every run; the line joins the runs with the lowest loss of their compute budget." + sampled + inputs.whose,
         [Panel(x=FLOPS, y=LOSS, series=series)],
         columns=1,
         height=3.4,
     )
 
 
-def _distinct(best: DataFrame) -> DataFrame:
-    """Return the best run of each set of runs whose FLOPs are equal within ``EQUAL``, for example after rounding of
-    tokens."""
-    flops = column(best, "flops")
-    keeps = [i + 1 == len(flops) or flops[i + 1] > (1 + EQUAL) * flops[i] for i in range(len(flops))]
-    return best[np.asarray(keeps, bool)]
+def _best_of_budgets(table: DataFrame) -> DataFrame:
+    """Return the run with the lowest loss of each compute budget. FLOPs of a budget differ slightly, for example after
+    rounding of tokens."""
+    budget, _ = budgets(column(table, "flops"))
+    return table.iloc[np.lexsort((column(table, "loss"), budget))].groupby(np.sort(budget)).head(1)
 
 
 def _by_class(table: DataFrame) -> list[Series]:
