@@ -79,7 +79,7 @@ MAY_IMPORT = {
     }
     | {"experimental_design", "curves", "fit", "model", "routing", "laws"}
     | BASE,
-    "api": {"api", "papers", "report", "experimental_design", "plan", "study", "train", "fit", "laws"} | BASE,
+    "api": {"api", "papers", "report", "design", "experimental_design", "plan", "study", "train", "fit", "laws"} | BASE,
     "reference": {"reference", "papers", "report", "study", "train", "laws"} | BASE,
     "__main__": {"cli"} | BASE,
 }

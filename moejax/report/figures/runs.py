@@ -69,6 +69,8 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
 def _best_of_budgets(table: DataFrame) -> DataFrame:
     """Return the run with the lowest loss of each compute budget. FLOPs of a budget differ slightly, for example after
     rounding of tokens."""
+    if table.empty:
+        return table
     budget, _ = budgets(column(table, "flops"))
     return table.iloc[np.lexsort((column(table, "loss"), budget))].groupby(np.sort(budget)).head(1)
 
