@@ -201,11 +201,11 @@ def test_flops_that_a_table_lacks_are_those_of_sizes_and_tokens():
     assert split_by(read, "flops:7e18").held_out.tolist() == [False, False, False, False, False, True]
 
 
-def test_flops_that_differ_by_rounding_are_one_budget_when_the_largest_is_held_out():
-    flops = np.repeat([1e18, 3e18, 1e19, 3e19], 3) * (1 + 1e-3 * np.arange(12))
-    params_active = np.tile([1e8, 2e8, 4e8], 4)
-    design = Design(params_active=params_active, tokens=flops / (6 * params_active), flops=flops)
-    split = largest(runs_from(design, np.linspace(3.0, 2.5, 12)), "flops")
+@pytest.mark.parametrize(("field", "above"), [("flops", None), ("flops", 3e19), ("tokens", None), ("tokens", 3e19)])
+def test_values_that_differ_by_rounding_are_one_budget_that_is_held_out_whole(field, above):
+    budgets = np.repeat([1e18, 3e18, 1e19, 3e19], 3) * (1 + 1e-2 * np.tile([-1, 0, 1], 4))
+    design = Design(params_active=np.tile([1e8, 2e8, 4e8], 4), tokens=budgets, flops=budgets)
+    split = largest(runs_from(design, np.linspace(3.0, 2.5, 12)), field, above=above)
     assert split.held_out.tolist() == [False] * 9 + [True] * 3
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.runs import Runs, budgets
+from moejax.fit.runs import SAME, Runs, budgets
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import outputs
 from moejax.fit.selection.metrics import Metrics, errors, predict, unit_of_errors
@@ -85,23 +85,30 @@ def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None =
 def at_least(
     runs: Runs, name: str, values: Float[np.ndarray, " runs"], above: float | None = None, *, share: float = 0.2
 ) -> Split:
-    """Hold out runs like ``largest``, by any array with a value per run."""
+    """Hold out runs like ``largest``, by any array with a value per run. Budgets of FLOPs or tokens are held out
+    whole."""
+    largest_of_budget = _largest_of_budget(name, values)
     if above is None:
-        levels = _levels(name, values[runs.weight > 0])
+        levels = np.unique(largest_of_budget[runs.weight > 0])
         above = float(levels[-max(1, round(share * len(levels)))])
     # A computed quantity such as 1 - 1/50 may differ from its written value by rounding.
-    return split_of(runs, f"{name} ≥ {above:.4g}", values >= above - ROUNDING * abs(above))
+    held_out = largest_of_budget >= above - ROUNDING * abs(above)
+    return split_of(runs, f"{name} ≥ {values[held_out].min(initial=above):.4g}", held_out)
 
 
 ROUNDING = 1e-9
 
 
-def _levels(name: str, values: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " levels"]:
-    """Return the distinct values in ascending order; for ``flops``, the smallest of each compute budget."""
-    if name != "flops" or not (values > 0).all():
-        return np.unique(values)
+def _largest_of_budget(name: str, values: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+    """Return the values; for ``flops`` and ``tokens``, which differ slightly within a budget, its largest value."""
+    if name not in ("flops", "tokens") or not (values > 0).all():
+        return values
     number, _ = budgets(values)
-    return np.asarray([values[number == budget].min() for budget in np.unique(number)])
+    smallest, largest = np.full(number.max() + 1, np.inf), np.zeros(number.max() + 1)
+    np.minimum.at(smallest, number, values)
+    np.maximum.at(largest, number, values)
+    # Without token budgets, tokens vary continuously.
+    return values if name == "tokens" and (largest > SAME * smallest).any() else largest[number]
 
 
 def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Split:
@@ -317,10 +324,10 @@ DERIVED = tuple(name for name, member in vars(Design).items() if isinstance(memb
 def split_by(read: ReadRuns, text: str) -> Split:
     """Return the split that ``text`` describes.
 
-    ``tokens`` holds out the largest fifth of its distinct values, ``flops`` the largest fifth of the compute budgets
-    (``runs.budgets``), ``sparsity:0.98`` all values of at least 0.98, and ``router_type=S-Base`` all runs with this
-    value. The name is a column of the table, or else a quantity of ``Design``; without FLOPs, ``flops`` is
-    6 · params_active · tokens.
+    ``sparsity`` holds out the largest fifth of its distinct values, ``sparsity:0.98`` all values of at least 0.98, and
+    ``router_type=S-Base`` all runs with this value. ``flops`` and ``tokens`` hold out whole budgets (``runs.budgets``),
+    also if a given value lies within a budget. The name is a column of the table, or else a quantity of ``Design``;
+    without FLOPs, ``flops`` is 6 · params_active · tokens.
 
     Raises:
       UserError: the column does not exist or has no numbers to compare, or no run would be fitted or held out.
