@@ -280,6 +280,10 @@ def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tok
     return replace(result, tables=[*first, *result.tables], data=data)
 
 
+STATE_SHARE = 0.6
+"""Share of a chip's memory that parameters, gradients and moments may take without a warning."""
+
+
 def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAssumptions) -> Result:
     """Add the results of ``on_chips``, as a warning if one sequence per chip exceeds the chip's memory."""
     data = result.data | {"on_chips": on_chips}
@@ -299,8 +303,15 @@ def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAss
         f", without activations; {format_bytes(with_one)} with one sequence of {assumptions.sequence_length} tokens "
         f"per chip"
     )
-    if limit is None or with_one <= limit:
+    if limit is None or memory <= STATE_SHARE * limit:
         return replace(result, notes=[*result.notes, f"{said}."], data=data)
+    if with_one <= limit:
+        said += (
+            f". The state takes {memory / limit:.0%} of the memory, but a step also needs gathered weights and "
+            "activations, so this model may not fit. Check it with `moejax plan --search --estimate`, or design with a "
+            "smaller --memory."
+        )
+        return replace(result, warnings=[*result.warnings, said], data=data)
     tokens = f"{on_chips['chips'] * assumptions.sequence_length:.0f}"
     said += f", which exceeds the {format_bytes(limit)} per chip. Include activations with --memory-tokens {tokens}."
     return replace(result, warnings=[*result.warnings, said], data=data)
