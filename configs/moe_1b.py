@@ -12,7 +12,7 @@ Mesh:     parameters are sharded over all GPUs, and tokens are not sent. The out
           first matmul are saved; the rest of a layer is recomputed.
 Memory:   38 GB on each of 8 H100, or 60 GB on one, by the compiled plans above; this was not measured.
 Cost:     4.1e19 FLOPs without masked attention scores. By the same plans, they take at least 3.0 hours on 8 H100, or 29
-          hours on one; at an assumed MFU of 40 %, 3.6 hours on 8 H100.
+          hours on one. Measured steps of other models took 1.5 to 1.7 times their plans, so expect 4.5 to 5 hours on 8.
 Expected: the first loss is near 10.8 nats/token, ln(50,304), and falls from the first steps on. This config has not
           been trained on a GPU yet.
 """

@@ -30,7 +30,7 @@ EXAMPLE = """\
   moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
   moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # one that transformers can load
-  srun moejax train --config=FILE.py --distributed --out runs/large"""
+  srun --ntasks-per-node=8 moejax train --config=FILE.py --distributed --out runs/large"""
 BEGAN = time.time()
 MOST_HERE = 256
 """Maximum number of processes that one command starts on one machine."""
