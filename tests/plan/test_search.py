@@ -14,7 +14,7 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.interconnect import interconnect
 from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
-from moejax.plan.search import candidates, ranked, remedies, search
+from moejax.plan.search import candidates, named_policies, ranked, remedies, search
 from moejax.plan.step_time import Roofline, value_bytes
 from moejax.plan.summary import SHOWN, estimated_search_summary, summary
 from moejax.plan.topology import parse
@@ -349,7 +349,7 @@ def test_remedies_are_tried_before_they_are_offered():
 
     def make(one, topology):
         made.append(one)
-        fits = one.recipe.microbatches > 1 or one.recipe.runtime.remat == "full"
+        fits = one.recipe.microbatches > 1 or one.recipe.runtime.remat != "none"
         return planned(one, topology, memory=0.5 if fits else 2.0)
 
     found = remedies(refused, V5E, make)
@@ -388,6 +388,29 @@ def test_tokens_that_stay_in_a_host_are_estimated_to_travel_faster():
 
     assert seconds(MeshShape(data=2, expert=8)) < 0.5 * seconds(MeshShape(data=1, expert=16))
     assert {found.topology for found in candidates(one, topology)} == {topology}
+
+
+def test_named_remats_of_the_architecture_are_candidates():
+    alone = training().architecture
+    assert named_policies(alone, 4096) == ["attn_out", "attn_out+moe_gate_up", "attn_qkv+attn_out+moe_gate_up"]
+    shared = alone.replace(num_shared_experts=1, shared_hidden=1024)
+    assert named_policies(shared, 4096)[-1] == "attn_qkv+attn_out+moe_gate_up+ffn_gate_up"
+    dense = alone.replace(num_experts=0, top_k=0, dense_hidden=4096)
+    assert not any("moe_gate_up" in one for one in named_policies(dense, 4096))
+    found = candidates(training(), parse("v5p:4x4x4"))
+    assert {one.training.recipe.runtime.remat for one in found} == {
+        "none",
+        "dots",
+        "full",
+        *named_policies(alone, 4096),
+    }
+
+
+def test_the_configs_own_remat_is_one_candidate_in_any_order_of_names():
+    found = candidates(training("moe_gate_up+attn_out"), parse("v5p:4x4x4"))
+    remats = {one.training.recipe.runtime.remat for one in found}
+    assert "moe_gate_up+attn_out" in remats
+    assert "attn_out+moe_gate_up" not in remats
 
 
 def test_a_dense_model_has_no_expert_axis():
