@@ -53,6 +53,8 @@ class EstimatedTraining:
     params_active: int
     budgets_tokens: tuple[int, ...]
     """Budgets rounded to whole batches."""
+    total_tokens: int
+    """Tokens of the trunk and all branches."""
     batch_tokens: int
     learning_rate: float
     flops: float
@@ -114,7 +116,8 @@ class StudyEstimate:
         sums = {
             "models": float(len(self.trainings)),
             "runs": float(len(self.runs)),
-            "tokens": float(sum(run.tokens for run in self.runs)),
+            "tokens": float(sum(training.total_tokens for training in self.trainings)),
+            "tokens_without_shared_trunks": float(sum(run.tokens for run in self.runs)),
             "flops": sum(training.flops for training in self.trainings),
             "flops_without_shared_trunks": sum(run.flops for run in self.runs),
             "chip_hours": sum(training.chip_hours for training in self.trainings),
@@ -180,6 +183,7 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
         params_total=counts.total,
         params_active=counts.active,
         budgets_tokens=tuple(recipe.tokens(recipe.steps(budget)) for budget in recipe.budgets_tokens),
+        total_tokens=recipe.total_tokens,
         batch_tokens=recipe.batch_tokens,
         learning_rate=recipe.optimizer.learning_rate,
         flops=flops,
