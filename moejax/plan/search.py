@@ -24,6 +24,8 @@ ROOM = 0.85
 DOUBT = 1.3
 """Like ``ROOM``, for remedies. It is above 1, so that each kind of remedy is tried even if no estimate fits."""
 MOST_PARTS = 64
+REMEDY_TRIES = 8
+"""Maximum number of candidates that are compiled as remedies."""
 
 Make = Callable[[Training, Topology], Plan]
 
@@ -96,7 +98,7 @@ def remedies(
     make: Make,
     *,
     wanted: int = 3,
-    tries: int = 8,
+    tries: int = REMEDY_TRIES,
     progress: StageCallback | None = None,
 ) -> list[tuple[str, Plan]]:
     """Return changes that make a training run fit, as options with the compiled plans.
@@ -104,6 +106,8 @@ def remedies(
     Only candidates with a smaller memory estimate than ``refused`` are tried. Changes of one setting come first (remat,
     microbatches, mesh), then changes of all three, then more chips.
     """
+    if tries < 1:
+        return []
     own = _candidate(refused, topology)
     every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]
 

@@ -182,6 +182,8 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         evaluation_roofline=Roofline(compute_seconds=1.0, memory_seconds=0.0, link_seconds={}),
         evaluation_program=program_of(0.0),
         tokens=2**40,
+        total_steps=2**22,
+        total_tokens=2**40,
         compile_seconds=0.0,
     )
 
@@ -319,7 +321,7 @@ def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
         timed = replace(plan.program, xla_seconds_at_bandwidth=program, pallas_seconds_of_rows=0.0, link_seconds={})
         found = replace(plan, roofline=roofline, program=timed)
         assert found.seconds == 2.0
-        assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
+        assert found.chip_hours == pytest.approx(2.0 * found.total_tokens / found.batch_tokens * found.chips / 3600)
         longer = "program" if program > compute else "roofline"
         assert f"The longer estimate is the {longer}'s. " in render.text(summary(found), width=200)
 
