@@ -16,7 +16,7 @@ from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
 from moejax.plan.search import candidates, named_policies, ranked, remedies, search
 from moejax.plan.step_time import Roofline, value_bytes
-from moejax.plan.summary import SHOWN, estimated_search_summary, summary
+from moejax.plan.summary import SHOWN, estimate_summary, estimated_search_summary, search_summary, summary
 from moejax.plan.topology import parse
 from moejax.report import render
 from moejax.train.mesh import MeshShape
@@ -449,6 +449,35 @@ def test_an_estimated_search_ranks_all_candidates_and_marks_the_configs_own():
     too_large = replace(training(), recipe=replace(training().recipe, batch_tokens=2**24))
     rows = estimated_search_summary(ranked(too_large, V5E)).tables[0].rows
     assert [row[0] for row in rows].index("the config's") == len(rows) - 1
+
+
+def test_a_plan_reports_the_steps_and_cost_of_all_budgets():
+    one = training("full", mesh=MeshShape(data=1, fsdp=8))
+    recipe = replace(one.recipe, budgets_tokens=(2**30, 2**31))
+    one, topology = replace(one, recipe=recipe), parse("h100:8")
+    result = estimate_summary(one, topology, analytic_estimate(one, topology), 2.0)
+    assert f"All budgets: {recipe.total_steps:,} steps, " in result.tables[1].notes[0]
+    steps_of_all = recipe.total_steps * result.data["step_seconds"]
+    assert result.data["chip_hours"] == pytest.approx(steps_of_all / 3600 * 8)
+    assert result.data["cost"] == 2 * result.data["chip_hours"]
+
+
+def test_candidates_that_exceed_the_chip_are_marked():
+    (own, *others) = ranked(training("full"), parse("v5p:2x2x4"))
+    rows = estimated_search_summary([replace(own, memory_bytes=1e15), *others]).tables[0].rows
+    assert [row[0] for row in rows if row[-1] == "does not fit"] == ["the config's"]
+
+
+def test_memory_that_xla_did_not_state_is_unknown():
+    refused = replace(planned(training(), V5E, memory=2.0), does_not_fit="XLA says: out of memory")
+    unknown = replace(refused, memory=replace(refused.memory, temporaries=0))
+    result = search_summary([planned(training(), V5E), unknown])
+    assert "unknown" in render.text(result, width=200)
+    assert result.data["others"][0]["memory"]["total"] is None
+
+
+def test_no_remedy_is_compiled_without_a_try():
+    assert remedies(training(), V5E, lambda *_: pytest.fail("compiled"), tries=0) == []
 
 
 def test_an_estimated_search_without_a_candidate_that_fits_says_so():
