@@ -66,6 +66,11 @@ class ChipMemory:
         return state + self.batch + max(self.temporaries, self.evaluation) + self.program
 
     @property
+    def is_known(self) -> bool:
+        """False if XLA refused the program without stating how much memory it needs; ``total`` is then too small."""
+        return self.temporaries > 0
+
+    @property
     def left(self) -> int:
         """Unused bytes; negative if the training run does not fit."""
         return self.limit - self.total
@@ -172,6 +177,10 @@ class Plan(Plotted):
     evaluation_program: ProgramTime | None
     tokens: int
     """Number of tokens of the longest budget."""
+    total_steps: int
+    """Number of steps of the trunk and the branches of all budgets."""
+    total_tokens: int
+    """Number of tokens of the trunk and the branches of all budgets."""
     compile_seconds: float
 
     def summary(self) -> Result:
@@ -235,12 +244,12 @@ class Plan(Plotted):
 
     @property
     def days(self) -> float:
-        """Days to train the longest budget if a step takes ``seconds``."""
-        return self.tokens / self.tokens_per_day
+        """Days to train all budgets, which share a trunk, if a step takes ``seconds``."""
+        return self.total_tokens / self.tokens_per_day
 
     @property
     def chip_hours(self) -> float:
-        """Chip-hours to train the longest budget if a step takes ``seconds``."""
+        """Chip-hours to train all budgets if a step takes ``seconds``."""
         return self.days * 24 * self.chips
 
     @property
@@ -349,6 +358,8 @@ def _plan(
         evaluation_roofline=of_evaluation,
         evaluation_program=evaluated,
         tokens=recipe.tokens(recipe.steps(max(recipe.budgets_tokens))),
+        total_steps=recipe.total_steps,
+        total_tokens=recipe.total_tokens,
         compile_seconds=seconds,
     )
 

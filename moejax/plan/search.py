@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from moejax.architecture import Architecture
+from moejax.kernels.saved_names import SAVED_NAMES
+from moejax.laws.memory import named_activations
 from moejax.model.runtime import REMAT_POLICIES
 from moejax.plan.analytic_estimate import analytic_estimate, divisors
 from moejax.plan.plan import Plan, abstract_mesh, mesh_sizes
@@ -21,6 +24,8 @@ ROOM = 0.85
 DOUBT = 1.3
 """Like ``ROOM``, for remedies. It is above 1, so that each kind of remedy is tried even if no estimate fits."""
 MOST_PARTS = 64
+REMEDY_TRIES = 8
+"""Maximum number of candidates that are compiled as remedies."""
 
 Make = Callable[[Training, Topology], Plan]
 
@@ -93,7 +98,7 @@ def remedies(
     make: Make,
     *,
     wanted: int = 3,
-    tries: int = 8,
+    tries: int = REMEDY_TRIES,
     progress: StageCallback | None = None,
 ) -> list[tuple[str, Plan]]:
     """Return changes that make a training run fit, as options with the compiled plans.
@@ -101,6 +106,8 @@ def remedies(
     Only candidates with a smaller memory estimate than ``refused`` are tried. Changes of one setting come first (remat,
     microbatches, mesh), then changes of all three, then more chips.
     """
+    if tries < 1:
+        return []
     own = _candidate(refused, topology)
     every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]
 
@@ -149,7 +156,7 @@ def _more_chips(training: Training, topology: Topology) -> Iterator[PlanCandidat
 
 
 def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
-    mesh = training.recipe.mesh
+    mesh, policies = training.recipe.mesh, _remat_policies(training)
     for sizes in _meshes(topology.devices // mesh.joined(topology.devices, topology.slices)):
         shape = replace(mesh, **sizes)
         for parts in divisors(training.recipe.batch_sequences):
@@ -158,9 +165,36 @@ def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
             one = replace(training, recipe=replace(training.recipe, mesh=shape, microbatches=parts))
             if not _divides(one, topology):
                 continue
-            for remat in dict.fromkeys((*REMAT_POLICIES, one.recipe.runtime.remat)):
+            for remat in policies:
                 runtime = replace(one.recipe.runtime, remat=remat)
                 yield _candidate(replace(one, recipe=replace(one.recipe, runtime=runtime)), topology)
+
+
+def _remat_policies(training: Training) -> list[str]:
+    """Return the keys of ``REMAT_POLICIES``, the named policies of the architecture, and the configuration's own
+    policy.
+    """
+    recipe = training.recipe
+    named = named_policies(training.architecture, recipe.data.sequence_length)
+    # The order of names does not matter, so the own policy replaces an equal one.
+    policies = {frozenset(one.split("+")): one for one in (*REMAT_POLICIES, *named, recipe.runtime.remat)}
+    return list(policies.values())
+
+
+def named_policies(architecture: Architecture, sequence_length: int) -> list[str]:
+    """Return remat policies that save one, two, … of the architecture's named activations.
+
+    Each policy adds the activation that saves the most recomputation per byte, and of equal ones the largest. Other
+    subsets recompute more in about the same memory, so they are left out.
+    """
+    named = {name: one for name, one in named_activations(architecture, sequence_length).items() if one.flops}
+
+    def worth(name: str) -> tuple[float, float]:
+        one = named[name]
+        return float(one.flops) / float(one.values + 2 * one.sums), float(one.flops)
+
+    order = sorted(named, key=worth, reverse=True)
+    return ["+".join(name for name in SAVED_NAMES if name in order[:count]) for count in range(1, len(order) + 1)]
 
 
 def _meshes(devices: int) -> Iterator[dict[str, int]]:

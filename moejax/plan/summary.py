@@ -30,7 +30,7 @@ QUANTIZED_MEASURED = "on one H200 neither 8-bit type was faster than bfloat16, a
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
     """Return a plan and its derived quantities as plain data."""
     data = {**asdict(plan), "fits": plan.fits}
-    data["memory"] |= {"total": plan.memory.total}
+    data["memory"] |= {"total": plan.memory.total if plan.memory.is_known else None}
     data["bytes_sent"] = plan.bytes_sent
     if plan.roofline is None:
         return data
@@ -83,9 +83,10 @@ def excess(plan: Plan) -> str:
 def too_large(plan: Plan, fitting: Sequence[tuple[str, Plan]]) -> str:
     """Return a message about a plan that does not fit, with the changes of ``moejax.plan.search.remedies`` that do."""
     memory = plan.memory
+    rest = f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
     parts = (
         f"parameters {format_bytes(memory.parameters, 3)}, optimizer {format_bytes(memory.optimizer_state, 3)}, "
-        f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
+        f"{rest if memory.is_known else 'other memory unknown'}"
     )
     what = f"{excess(plan).removesuffix('.')} ({parts})."
     if not fitting:
@@ -109,6 +110,15 @@ def _warnings(plan: Plan) -> list[str]:
     ]
 
 
+def _run_text(several: bool, steps: int, tokens: int, chip_hours: float, chips: int, price: float | None) -> str:
+    """Return the steps, tokens, time and cost of a training run with the branches of all budgets."""
+    hours = chip_hours / chips
+    time = f"{format(hours, 3)} hours" if hours < 48 else f"{format(hours / 24, 3)} days"
+    cost = "" if price is None else f", {format(chip_hours * price, 3)} at {price:g} an hour"
+    whole = "All budgets" if several else "The whole run"
+    return f"{whole}: {steps:,} steps, {format(tokens, 3)} tokens, {time}, {format(chip_hours, 3)} chip-hours{cost}"
+
+
 ESTIMATED = "In six plans for TPUs, XLA needed 0.9 to 1.8 times the estimated memory."
 """Accuracy of ``AnalyticEstimate.memory``."""
 
@@ -126,20 +136,21 @@ def estimate_summary(
     if roofline is not None and topology.chip is not None:
         seconds, recipe = roofline.step_seconds, training.recipe
         mfu = _mfu(training, topology, seconds)
-        steps = recipe.steps(max(recipe.budgets_tokens))
-        hours = steps * seconds / 3600 * topology.chips
-        cost = "" if price is None else f", {hours * price:,.0f} at {price:g} an hour"
+        steps, tokens = recipe.total_steps, recipe.total_tokens
+        hours = tokens / recipe.batch_tokens * seconds / 3600 * topology.chips
+        run = _run_text(len(recipe.budgets_tokens) > 1, steps, tokens, hours, topology.chips, price)
         times = {"matmuls at the peak": roofline.compute_seconds, "memory at its bandwidth": roofline.memory_seconds}
         times |= {f"links along {axes}": one for axes, one in roofline.link_seconds.items()}
         times |= {"a step": seconds, "without any overlap": roofline.step_seconds_without_overlap}
         notes = [
-            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {steps:,} steps of this time need "
-            f"{hours:,.0f} chip-hours{cost}. These are lower bounds. "
-            "A compiled plan is more accurate."
+            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {run}. These are lower "
+            "bounds. A compiled plan is more accurate."
         ]
         columns = (Column(""), Column("roofline", lambda value: f"{value:.4g} s"))
         tables.append(Table("estimated time of a step", columns, list(times.items()), notes))
-        data |= {"step_seconds": seconds, "mfu": mfu, "chip_hours": hours}
+        data |= {"step_seconds_without_overlap": roofline.step_seconds_without_overlap}
+        data |= {"step_seconds": seconds, "mfu": mfu, "total_steps": steps, "total_tokens": tokens}
+        data |= {"days": hours / topology.chips / 24, "chip_hours": hours}
         data |= {} if price is None else {"cost": hours * price}
     title = f"{training.name} on {topology.name}, estimated without a compilation: {ways(training, topology)}"
     over = memory.total - device.memory_bytes if device else 0
@@ -171,9 +182,10 @@ def estimated_search_summary(ranked: Sequence[PlanCandidate], price: float | Non
         Column("", words=True),
         Column("mesh"),
         Column("remat", words=True),
-        Column("parts"),
+        Column("microbatches"),
         Column("memory", lambda value: format_bytes(value, 3)),
         Column("roofline", lambda value: f"{value:.3g} s"),
+        Column("without overlap", lambda value: f"{value:.3g} s"),
         Column("MFU", percent()),
         Column("limited by", words=True),
     )
@@ -202,14 +214,22 @@ def _estimated(one: PlanCandidate, is_own: bool) -> list[Any]:
         recipe.microbatches,
         one.memory_bytes,
         roofline and roofline.step_seconds,
+        roofline and roofline.step_seconds_without_overlap,
         roofline and _mfu(one.training, one.topology, roofline.step_seconds),
-        roofline.limited_by if roofline else "",
+        "does not fit" if _exceeds(one) else roofline.limited_by if roofline else "",
     ]
 
 
+def _exceeds(one: PlanCandidate) -> bool:
+    """Return whether the estimated memory of a candidate exceeds the chip's."""
+    return one.topology.device is not None and one.memory_bytes > one.topology.device.memory_bytes
+
+
 def _estimated_data(one: PlanCandidate) -> dict[str, Any]:
-    timed = {} if one.topology.chip is None else {"step_seconds": one.seconds}
-    return {"options": one.words, "memory_bytes": one.memory_bytes, **timed}
+    data = {"options": one.words, "memory_bytes": one.memory_bytes, "fits": not _exceeds(one)}
+    if one.topology.chip is not None:
+        data |= {"step_seconds": one.seconds, "step_seconds_without_overlap": one.seconds_without_overlap}
+    return data
 
 
 def _mfu(training: Training, topology: Topology, seconds: float) -> float:
@@ -223,7 +243,7 @@ def search_summary(plans: list[Plan], price: float | None = None) -> Result:
     columns = (
         Column("mesh"),
         Column("remat", words=True),
-        Column("parts"),
+        Column("microbatches"),
         Column("memory", lambda value: format_bytes(value, 3)),
         replace(seconds, name="roofline"),
         Column("MFU", percent()),
@@ -245,7 +265,7 @@ def _compiled(plan: Plan) -> list[Any]:
         _mesh(plan),
         plan.remat,
         plan.microbatches,
-        plan.memory.total,
+        plan.memory.total if plan.memory.is_known else Written(None, "unknown"),
         timed and timed.step_seconds,
         plan.mfu if timed else None,
         program and program.floor_seconds,
@@ -270,7 +290,7 @@ def _memory(plan: Plan) -> Table:
         ["optimizer state", memory.optimizer_state],
         ["averages, counters, batch", memory.other_state + memory.batch],
     ]
-    if memory.temporaries:  # XLA does not always state them for a program that it refuses.
+    if memory.is_known:
         rows += [
             ["gradients, activations, buffers", memory.temporaries],
             ["in an evaluation instead", memory.evaluation],
@@ -384,14 +404,15 @@ def _time(plan: Plan, price: float | None) -> Table:
     if not plan.has_cycles:
         columns, *rows = ([*row[:3], row[4]] for row in (columns, *rows))
     rows = [row for row in rows if any(value is not None for value in row[1:-1])]
-    cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
+    run = _run_text(
+        plan.total_tokens != plan.tokens, plan.total_steps, plan.total_tokens, plan.chip_hours, plan.chips, price
+    )
     longer = "program" if program.floor_seconds == plan.seconds else "roofline"
     products = "matmuls by XLA's cycles" if plan.has_cycles else "matmuls at the peak"
-    overlap = "assumed" if program.waited_seconds is None else "assumed in the roofline and taken from XLA's "
-    "schedule in the program"
+    is_scheduled = program.waited_seconds is not None
+    overlap = "assumed" + (" in the roofline and taken from XLA's schedule in the program" if is_scheduled else "")
     notes = [
-        f"The longer estimate is the {longer}'s. It gives {format(plan.tokens)} tokens in {plan.days:.3g} days and "
-        f"{plan.chip_hours:,.0f} chip-hours{cost}, or {format(plan.tokens_per_day, 3)} tokens a day.",
+        f"The longer estimate is the {longer}'s. {run}. This is {format(plan.tokens_per_day, 3)} tokens a day.",
         "The roofline counts matmuls, estimated memory traffic and links at their peaks. The program counts its "
         f"kernels: {products}, other kernels at the memory bandwidth. The overlap of the links is {overlap}. Neither "
         f"is a strict bound; {MEASURED} (docs/plans.md).",

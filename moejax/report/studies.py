@@ -86,8 +86,8 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
         Column("state", lambda value: format_bytes(value, 3), value="state_bytes"),
         Column("sequence", lambda value: format_bytes(value, 3), value="sequence_bytes"),
         Column("chips", value=lambda one: one.chips_at_least or "none"),
-        Column("chip-hours", ",.3g", value="chip_hours"),
-        Column("cost", ",.2f", value="cost"),
+        Column("chip-hours", lambda value: format(value, 3), value="chip_hours"),
+        Column("cost", lambda value: format(value, 3), value="cost"),
         Column("note", value=lambda one: notes.index(one.note) + 1 if one.note else None),
     )
     numbered = [f"{number:>4}  {note}" for number, note in enumerate(notes, start=1)]
@@ -99,7 +99,7 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
         notes=[
             "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one sequence, with "
             "recomputation. chips: smallest number whose memory holds both. FLOPs: trunk and branches; attention is "
-            "not halved for causality."
+            "not halved for causality. Without shared trunks: as if each budget were trained from its first step."
         ],
         data=_as_data(study, estimate),
     )

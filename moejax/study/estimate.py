@@ -11,10 +11,12 @@ from jax.sharding import AbstractMesh
 
 from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
-from moejax.laws.chips import Chip, flops_per_hour
+from moejax.laws.chips import CHIPS, Chip, flops_per_hour
 from moejax.laws.memory import training_memory
 from moejax.plan.analytic_estimate import step_memory
 from moejax.plan.search import ROOM
+from moejax.plan.topology import parse
+from moejax.quantities import format
 from moejax.say import say
 from moejax.sharding import MESH_AXES
 from moejax.study.downstream import asked_tasks, has_harness, of_harness
@@ -22,7 +24,7 @@ from moejax.study.study import Study, work
 from moejax.train.devices import check_products
 from moejax.train.step import moment_bytes
 from moejax.train.training import Recipe, Training
-from moejax.wording import listed
+from moejax.wording import counted, listed
 
 if TYPE_CHECKING:
     from moejax.study.estimate import EstimatedTraining
@@ -53,6 +55,8 @@ class EstimatedTraining:
     params_active: int
     budgets_tokens: tuple[int, ...]
     """Budgets rounded to whole batches."""
+    total_tokens: int
+    """Tokens of the trunk and all branches."""
     batch_tokens: int
     learning_rate: float
     flops: float
@@ -114,7 +118,8 @@ class StudyEstimate:
         sums = {
             "models": float(len(self.trainings)),
             "runs": float(len(self.runs)),
-            "tokens": float(sum(run.tokens for run in self.runs)),
+            "tokens": float(sum(training.total_tokens for training in self.trainings)),
+            "tokens_without_shared_trunks": float(sum(run.tokens for run in self.runs)),
             "flops": sum(training.flops for training in self.trainings),
             "flops_without_shared_trunks": sum(run.flops for run in self.runs),
             "chip_hours": sum(training.chip_hours for training in self.trainings),
@@ -173,13 +178,13 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
     state = float(held.parameters + held.gradients + held.optimizer_state)
     sequence = float(held.activations + held.logits)
     left = USABLE_MEMORY * chip.memory_bytes - sequence
-    per_token = flops_per_token(architecture, recipe.data.sequence_length).training_causal
-    hours = float(per_token * recipe.total_tokens) / flops_per_hour(chip.flops_per_second, mfu)
+    hours = chip_hours(training, chip, mfu)
     return EstimatedTraining(
         model=training.name,
         params_total=counts.total,
         params_active=counts.active,
         budgets_tokens=tuple(recipe.tokens(recipe.steps(budget)) for budget in recipe.budgets_tokens),
+        total_tokens=recipe.total_tokens,
         batch_tokens=recipe.batch_tokens,
         learning_rate=recipe.optimizer.learning_rate,
         flops=flops,
@@ -190,6 +195,13 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
         cost=None if price is None else hours * price,
         note="; ".join(filter(None, (note, _decay_note(recipe)))),
     )
+
+
+def chip_hours(training: Training, chip: Chip, mfu: float) -> float:
+    """Return the estimated chip-hours of a training run with the branches of all budgets."""
+    recipe = training.recipe
+    per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training_causal
+    return float(per_token * recipe.total_tokens) / flops_per_hour(chip.flops_per_second, mfu)
 
 
 def _decay_note(recipe: Recipe) -> str:
@@ -317,6 +329,23 @@ def chips_for(
         raise UserError(f"{said}, or name the number of chips yourself.")
     say(f"moejax: {said}.")
     return least
+
+
+def resources_text(training: Training, resources: ResourceRequest, mfu: float) -> str:
+    """Return the chips, mesh, hours and chip-hours of a training run with the requested resources."""
+    if not resources.chips:
+        limit = f"time limit {resources.minutes or MOST_MINUTES:,} minutes"
+        return f"CPUs of {counted(resources.nodes, 'node')}, {limit}; no time is estimated for CPUs"
+    topology = parse(resources.topology) if resources.topology else None
+    devices, slices = (topology.devices, topology.slices) if topology else (resources.chips, 1)
+    axes = mesh_axes(training, devices, slices)
+    mesh = " ".join(f"{axis}={size}" for axis, size in axes.items() if size > 1) or "one device"
+    chip = next(one for key, one in CHIPS.items() if resources.chip in (key, one.name))
+    hours = chip_hours(training, chip, mfu)
+    return (
+        f"{resources.chips:,} {resources.topology or resources.chip}, mesh {mesh}, about "
+        f"{format(hours / resources.chips, 3)} hours, {format(hours, 3)} chip-hours"
+    )
 
 
 def minutes_for(estimated: EstimatedTraining, chips: int) -> int:

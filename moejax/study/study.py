@@ -71,7 +71,10 @@ class Analysis:
 OWN_DATA = ("unique_tokens", "decay_mixture")
 """Data settings that may differ between models of a study, since they do not change the held-out text."""
 
-TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
+TOTALS = (
+    *("models", "runs", "tokens", "tokens_without_shared_trunks", "flops", "flops_without_shared_trunks"),
+    *("chip_hours", "cost"),
+)
 """Totals of a study that are known before training; see ``moejax.study.estimate``."""
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -180,6 +181,14 @@ def test_a_single_training_is_launched_as_a_study_of_one(printed):
     (task,) = json.loads(printed("slurm", *words))
     command = "moejax train --out /shared/one/models/tiny --data /shared/one/data --programs /shared/one/programs"
     assert task["command"] == command.split()
+
+
+def test_the_expected_time_of_a_training_is_printed(capsys):
+    words = [ONE, "--config.recipe.budgets_tokens=65536", "--out", "/shared/one"]
+    assert main(["launch", "slurm", *words, "--chip", "h100"]) == 0
+    assert re.search(r": 1 NVIDIA H100 SXM, mesh one device, about \S+ hours, \S+ chip-hours", capsys.readouterr().err)
+    assert main(["launch", "slurm", *words, "--chip", "cpu"]) == 0
+    assert ": CPUs of 1 node, time limit 1,440 minutes; no time is estimated for CPUs" in capsys.readouterr().err
 
 
 def test_a_launched_training_has_the_numbers_it_would_have_here():

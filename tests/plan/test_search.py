@@ -14,9 +14,9 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.interconnect import interconnect
 from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
-from moejax.plan.search import candidates, ranked, remedies, search
+from moejax.plan.search import candidates, named_policies, ranked, remedies, search
 from moejax.plan.step_time import Roofline, value_bytes
-from moejax.plan.summary import SHOWN, estimated_search_summary, summary
+from moejax.plan.summary import SHOWN, estimate_summary, estimated_search_summary, search_summary, summary
 from moejax.plan.topology import parse
 from moejax.report import render
 from moejax.train.mesh import MeshShape
@@ -182,6 +182,8 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         evaluation_roofline=Roofline(compute_seconds=1.0, memory_seconds=0.0, link_seconds={}),
         evaluation_program=program_of(0.0),
         tokens=2**40,
+        total_steps=2**22,
+        total_tokens=2**40,
         compile_seconds=0.0,
     )
 
@@ -319,7 +321,7 @@ def test_days_and_cost_are_by_the_longer_of_two_accounts_of_a_step():
         timed = replace(plan.program, xla_seconds_at_bandwidth=program, pallas_seconds_of_rows=0.0, link_seconds={})
         found = replace(plan, roofline=roofline, program=timed)
         assert found.seconds == 2.0
-        assert found.chip_hours == pytest.approx(2.0 * found.tokens / found.batch_tokens * found.chips / 3600)
+        assert found.chip_hours == pytest.approx(2.0 * found.total_tokens / found.batch_tokens * found.chips / 3600)
         longer = "program" if program > compute else "roofline"
         assert f"The longer estimate is the {longer}'s. " in render.text(summary(found), width=200)
 
@@ -349,7 +351,7 @@ def test_remedies_are_tried_before_they_are_offered():
 
     def make(one, topology):
         made.append(one)
-        fits = one.recipe.microbatches > 1 or one.recipe.runtime.remat == "full"
+        fits = one.recipe.microbatches > 1 or one.recipe.runtime.remat != "none"
         return planned(one, topology, memory=0.5 if fits else 2.0)
 
     found = remedies(refused, V5E, make)
@@ -390,6 +392,29 @@ def test_tokens_that_stay_in_a_host_are_estimated_to_travel_faster():
     assert {found.topology for found in candidates(one, topology)} == {topology}
 
 
+def test_named_remats_of_the_architecture_are_candidates():
+    alone = training().architecture
+    assert named_policies(alone, 4096) == ["attn_out", "attn_out+moe_gate_up", "attn_qkv+attn_out+moe_gate_up"]
+    shared = alone.replace(num_shared_experts=1, shared_hidden=1024)
+    assert named_policies(shared, 4096)[-1] == "attn_qkv+attn_out+moe_gate_up+ffn_gate_up"
+    dense = alone.replace(num_experts=0, top_k=0, dense_hidden=4096)
+    assert not any("moe_gate_up" in one for one in named_policies(dense, 4096))
+    found = candidates(training(), parse("v5p:4x4x4"))
+    assert {one.training.recipe.runtime.remat for one in found} == {
+        "none",
+        "dots",
+        "full",
+        *named_policies(alone, 4096),
+    }
+
+
+def test_the_configs_own_remat_is_one_candidate_in_any_order_of_names():
+    found = candidates(training("moe_gate_up+attn_out"), parse("v5p:4x4x4"))
+    remats = {one.training.recipe.runtime.remat for one in found}
+    assert "moe_gate_up+attn_out" in remats
+    assert "attn_out+moe_gate_up" not in remats
+
+
 def test_a_dense_model_has_no_expert_axis():
     one = training()
     dense = replace(one, architecture=one.architecture.replace(num_experts=0, top_k=0, dense_hidden=4096))
@@ -424,6 +449,35 @@ def test_an_estimated_search_ranks_all_candidates_and_marks_the_configs_own():
     too_large = replace(training(), recipe=replace(training().recipe, batch_tokens=2**24))
     rows = estimated_search_summary(ranked(too_large, V5E)).tables[0].rows
     assert [row[0] for row in rows].index("the config's") == len(rows) - 1
+
+
+def test_a_plan_reports_the_steps_and_cost_of_all_budgets():
+    one = training("full", mesh=MeshShape(data=1, fsdp=8))
+    recipe = replace(one.recipe, budgets_tokens=(2**30, 2**31))
+    one, topology = replace(one, recipe=recipe), parse("h100:8")
+    result = estimate_summary(one, topology, analytic_estimate(one, topology), 2.0)
+    assert f"All budgets: {recipe.total_steps:,} steps, " in result.tables[1].notes[0]
+    steps_of_all = recipe.total_steps * result.data["step_seconds"]
+    assert result.data["chip_hours"] == pytest.approx(steps_of_all / 3600 * 8)
+    assert result.data["cost"] == 2 * result.data["chip_hours"]
+
+
+def test_candidates_that_exceed_the_chip_are_marked():
+    (own, *others) = ranked(training("full"), parse("v5p:2x2x4"))
+    rows = estimated_search_summary([replace(own, memory_bytes=1e15), *others]).tables[0].rows
+    assert [row[0] for row in rows if row[-1] == "does not fit"] == ["the config's"]
+
+
+def test_memory_that_xla_did_not_state_is_unknown():
+    refused = replace(planned(training(), V5E, memory=2.0), does_not_fit="XLA says: out of memory")
+    unknown = replace(refused, memory=replace(refused.memory, temporaries=0))
+    result = search_summary([planned(training(), V5E), unknown])
+    assert "unknown" in render.text(result, width=200)
+    assert result.data["others"][0]["memory"]["total"] is None
+
+
+def test_no_remedy_is_compiled_without_a_try():
+    assert remedies(training(), V5E, lambda *_: pytest.fail("compiled"), tries=0) == []
 
 
 def test_an_estimated_search_without_a_candidate_that_fits_says_so():

@@ -193,6 +193,8 @@ def example_plan(tmp_path):
         evaluation_roofline=Roofline(compute_seconds=1e-3, memory_seconds=1e-3, link_seconds={}),
         evaluation_program=program,
         tokens=10_000,
+        total_steps=10,
+        total_tokens=10_000,
         compile_seconds=1.0,
     )
     folder = tmp_path / "planned"

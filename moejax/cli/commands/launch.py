@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from moejax.study.executor import Engine, Task
     from moejax.study.study import Study
 
+MOST_SHOWN = 5
+"""Maximum number of training runs whose expected time is printed."""
 EXAMPLE = """\
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine      # to look at
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine --submit
@@ -72,6 +74,7 @@ class LaunchOptions(StudyOptions):
     def run(self) -> None:
         """Print or submit the training runs."""
         from moejax.study import analysis
+        from moejax.study.estimate import resources_text
         from moejax.study.outcomes import try_outcomes
         from moejax.study.stages import later
 
@@ -111,6 +114,10 @@ class LaunchOptions(StudyOptions):
             _say(f"{later(study)}{again}")
         if not tasks:
             return
+        for task in tasks[:MOST_SHOWN]:
+            _say(f"{task.name}: {resources_text(task.training, task.resources, self.mfu)}")
+        if len(tasks) > MOST_SHOWN:
+            _say(f"and {counted(len(tasks) - MOST_SHOWN, 'more training run')} (moejax study --dry-run lists all)")
         for chip in dict.fromkeys(filter(None, (task.resources.chip for task in tasks))):
             _say(
                 f"Time limits that you did not give are estimates for {chip} at {self.mfu:.0%} MFU, and numbers of "

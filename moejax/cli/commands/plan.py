@@ -69,7 +69,7 @@ class PlanCommand(ConfigOptions, name="plan"):
     search: bool = option(False, "search over meshes, remat policies and microbatches, and rank the candidates")
     compile: Annotated[int, whole(1, 1_000)] | None = option(
         None,
-        f"number of ranked candidates of --search that are compiled (default: {COMPILED})",
+        f"compile at most N candidates of --search (default: {COMPILED}, and more if none of them fits)",
         metavar="N",
         needs=("search",),
     )
@@ -80,7 +80,7 @@ class PlanCommand(ConfigOptions, name="plan"):
         from moejax.plan import process
         from moejax.plan.analytic_estimate import analytic_estimate
         from moejax.plan.plan import check_plan
-        from moejax.plan.search import ranked, remedies, search
+        from moejax.plan.search import REMEDY_TRIES, ranked, remedies, search
         from moejax.plan.summary import (
             estimate_summary,
             estimated_search_summary,
@@ -120,8 +120,9 @@ class PlanCommand(ConfigOptions, name="plan"):
                 write_json(self.out / "plan.json", result.data)
         render.show(result, as_json=self.json)
         if not plans[0].fits:
+            tries = REMEDY_TRIES if self.compile is None else self.compile - len(plans)
             with progress() as show:
-                fitting = remedies(training, topology, process.plan, progress=show)
+                fitting = remedies(training, topology, process.plan, tries=tries, progress=show)
             raise UserError(too_large(plans[0], fitting))
 
     def _training(self) -> Training:
