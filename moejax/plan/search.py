@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.laws.memory import named_activations
 from moejax.model.runtime import REMAT_POLICIES
 from moejax.plan.analytic_estimate import analytic_estimate, divisors
 from moejax.plan.plan import Plan, abstract_mesh, mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
-from moejax.say import StageCallback
+from moejax.say import StageCallback, say
 from moejax.sharding import MESH_AXES
 from moejax.train.mesh import check_fits
 from moejax.train.training import Training
+from moejax.wording import told
 
 ROOM = 0.85
 """Share of a chip's memory up to which an estimated candidate is compiled (``summary.ESTIMATED``)."""
@@ -73,6 +75,24 @@ def ranked(training: Training, topology: Topology) -> list[PlanCandidate]:
     """Return the configuration's own choice, then all other candidates that fit, sorted by estimated step time."""
     own = _candidate(training, topology)
     return [own, *(one for one in candidates(training, topology) if one.words != own.words)]
+
+
+def with_mesh_that_fits(training: Training, topology: Topology) -> Training:
+    """Return the training run, with the mesh of the best candidate if its own mesh does not fit, which is reported.
+
+    Raises:
+      UserError: no mesh fits.
+    """
+    try:
+        training.check_mesh(abstract_mesh(mesh_sizes(training, topology)))
+    except UserError as error:
+        best = min(_all(training, topology), key=lambda one: one.memory_bytes, default=None)
+        if best is None:
+            raise
+        best = next(iter(candidates(training, topology)), best)
+        say(f"{told(error)} The search begins with {best.words}.")
+        return best.training
+    return training
 
 
 def search(

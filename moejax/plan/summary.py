@@ -90,7 +90,7 @@ def too_large(plan: Plan, fitting: Sequence[tuple[str, Plan]]) -> str:
     )
     what = f"{excess(plan).removesuffix('.')} ({parts})."
     if not fitting:
-        return f"{what} No candidate that was tried fits; use more or larger chips, or a smaller batch."
+        return f"{what} No candidate that was tried fits; use more or larger chips."
     lines = []
     for words, one in fitting:
         mfu = f", {one.mfu:.0%} MFU by the roofline" if one.roofline else ""
@@ -195,7 +195,7 @@ def estimated_search_summary(ranked: Sequence[PlanCandidate], price: float | Non
     notes = [
         f"{fitting:,} candidates{limit}, ranked by {order}. Leave out --estimate to compile the best of them."
         if fitting
-        else f"There is no candidate{limit}; use more or larger chips, or a smaller batch."
+        else f"There is no candidate{limit}; use more or larger chips, or a smaller model or batch."
     ]
     best = every[0]
     result = estimate_summary(best.training, best.topology, analytic_estimate(best.training, best.topology), price)

@@ -199,7 +199,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         )
         if self.out and decision.built is not None:
             write_text(self.out / "config.py", decision.config())
-            plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE")
+            plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE", "--search")
             say(f"To plan its training, run {plan}")
         if self.out:
             # The import of figures is slow, and few designs are drawn.

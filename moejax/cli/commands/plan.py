@@ -80,7 +80,7 @@ class PlanCommand(ConfigOptions, name="plan"):
         from moejax.plan import process
         from moejax.plan.analytic_estimate import analytic_estimate
         from moejax.plan.plan import check_plan
-        from moejax.plan.search import REMEDY_TRIES, ranked, remedies, search
+        from moejax.plan.search import REMEDY_TRIES, ranked, remedies, search, with_mesh_that_fits
         from moejax.plan.summary import (
             estimate_summary,
             estimated_search_summary,
@@ -98,6 +98,8 @@ class PlanCommand(ConfigOptions, name="plan"):
                 "out, or plan for TPUs or GPUs."
             )
         training = self._training()
+        if self.search:
+            training = with_mesh_that_fits(training, topology)
         if self.estimate:
             check_plan(training, topology)
             if self.search:
