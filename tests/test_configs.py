@@ -774,6 +774,27 @@ def test_chapter_002_holds_out_a_larger_run_and_pilots_the_real_one():
     assert (counts.total, counts.active) == pytest.approx((671e9, 37e9), rel=0.02)
 
 
+def test_a_config_imports_modules_of_its_folder_and_two_folders_do_not_share_them(tmp_path):
+    path, text = list(sys.path), "import ml_collections\nimport sizes_here\n\n\ndef get_config():\n"
+    for size in (1, 2):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        (folder / "sizes_here.py").write_text(f"SIZE = {size}\n")
+        (folder / "mine.py").write_text(text + "    return ml_collections.ConfigDict({'size': sizes_here.SIZE})\n")
+        assert read(str(folder / "mine.py")).size == size
+        assert sorted(file.name for file in folder.iterdir()) == ["mine.py", "sizes_here.py"]
+    assert "sizes_here" not in sys.modules
+    assert sys.path == path
+
+
+def test_a_missing_config_names_the_configs_of_the_current_folder_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def get_config():\n    pass\n")
+    (tmp_path / "other.py").write_text("")
+    with pytest.raises(UserError, match=r"There is no config file nofile\.py; existing files are mine\.py, configs/"):
+        read("nofile.py")
+
+
 def test_a_config_is_read_as_it_is_now_and_nothing_is_written_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = tmp_path / "mine.py"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from moejax.config import unknown
 from moejax.errors import UserError
+from moejax.wording import some
 
 GIB = 2.0**30
 
@@ -226,6 +227,11 @@ def find(name: str) -> Chip:
     Raises:
       UserError: there is no such chip; the message suggests similar names.
     """
+    if name.lower() == "cpu":
+        raise UserError(
+            f"An estimate needs a chip with a known peak speed, such as {some(list(CHIPS), 4)}; a CPU has none here. "
+            "On a CPU, the first run shows its speed and the time left."
+        )
     if name.lower() not in CHIPS:
         raise UserError(unknown(f"chip {name!r}", name.lower(), list(CHIPS)))
     return CHIPS[name.lower()]

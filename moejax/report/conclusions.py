@@ -17,11 +17,12 @@ from moejax.report.findings import (
     compute_budgets,
     experts,
     parts,
+    swept_by,
     versions,
 )
 from moejax.result import LOW_HIGH, NOT_DETERMINED, Column, Result, Table, Written, columns_of, percent, size
 from moejax.run_table import DataFrame
-from moejax.study.analysis import FittedLaw
+from moejax.study.analysis import FittedLaw, best_settings
 from moejax.study.compute_optimum import ComputeOptimum, family
 from moejax.wording import counted
 
@@ -56,6 +57,7 @@ def conclusions(findings: Findings) -> Result:
             *_sanity_checks(findings),
             *stages_table(findings),
             best(findings, BEST),
+            *settings_table(findings),
             *losses_by_part(findings),
             *laws_table(findings),
             *map(coefficients, analysed.laws),
@@ -75,7 +77,12 @@ def brief(findings: Findings) -> Result:
     analysed = findings.concluded.analysed
     rest = len(analysed.limits) - BRIEF_LIMITS
     limits = [f"- {limit}" for limit in analysed.limits[:BRIEF_LIMITS]]
-    explained = [*stages_table(findings), best(findings, BRIEF_BEST), *losses_by_part(findings, BRIEF_BEST)]
+    explained = [
+        *stages_table(findings),
+        best(findings, BRIEF_BEST),
+        *settings_table(findings),
+        *losses_by_part(findings, BRIEF_BEST),
+    ]
     return Result(
         title=_lead(findings),
         lead=what_to_train(findings),
@@ -142,6 +149,10 @@ def stages_table(findings: Findings) -> list[Table]:
     return [Table.of("Stages", STAGES, stages, [note])] if stages else []
 
 
+def _setting(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1 else format(value)
+
+
 COLUMNS = {
     "model": Column("model", words=True, value="model"),
     "experts": Column("experts", words=True, value=experts),
@@ -174,7 +185,35 @@ def runs_table(
 
 def best(findings: Findings, most: int) -> Table:
     """Return the best run of each budget, in ascending order of budgets."""
-    return runs_table(f"Best model per {budget_of(findings)}", best_per_budget(findings.runs).tail(most), BEST_COLUMNS)
+    swept = [Column(name, value=name) for name in swept_by(findings)]
+    title, runs = f"Best model per {budget_of(findings)}", best_per_budget(findings.runs).tail(most)
+    return runs_table(title, runs, BEST_COLUMNS, swept)
+
+
+SETTINGS = (
+    *(COLUMNS[name] for name in ("model", "experts", "params_active", "params_total", "tokens")),
+    Column("setting", words=True, value="setting"),
+    Column("best", _setting, value="best"),
+    Column("loss", ".4f", value="loss"),
+    Column("values tried", value="tried"),
+    Column("smallest", _setting, value="low"),
+    Column("largest", _setting, value="high"),
+    Column("minimum of quadratic", _setting, value="minimum"),
+    Column("loss there", ".4f", value="minimum_loss"),
+    Column("no minimum", words=True, value="no_minimum"),
+)
+
+
+def settings_table(findings: Findings) -> list[Table]:
+    """Return a table of the best value of each swept setting per architecture and budget; empty without a sweep."""
+    rows = best_settings(findings.runs, swept_by(findings))
+    seeds = {row.get("seed") for row in rows}
+    columns = [*SETTINGS[:5], *([Column("seed", value="seed")] if len(seeds) > 1 else []), *SETTINGS[5:]]
+    note = (
+        "The best value has the lowest loss of the tried values. The minimum is that of a quadratic in the settings' "
+        "logarithms through the runs near the best."
+    )
+    return [Table.of("Best settings", columns, rows, [note], key="settings")] if rows else []
 
 
 def budget_of(findings: Findings) -> str:
@@ -255,6 +294,10 @@ def what_to_train(findings: Findings) -> list[str]:
     decision = next((one for one in analysed.decisions if law and one.law == law.name), None)
     if decision is None and analysed.decisions:
         return [f"What to train: no preferred law has an optimum; the decision below uses {analysed.decisions[0].law}."]
+    if decision is None and not asks_for_laws(findings) and (swept := swept_by(findings)):
+        best = findings.runs.loc[findings.runs["loss"].idxmin()]
+        values = ", ".join(f"{name} {Column(name, _setting).written(best[name])}" for name in swept)
+        return [f"The lowest loss, {best['loss']:.4f}, is that of {best['model']}, with {values}."]
     if decision is None:
         return [f"What to train: {no_decision(findings)}"]
     value, intervals = decision.checked.value, decision.intervals

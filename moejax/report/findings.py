@@ -15,6 +15,7 @@ from moejax.json_text import finite
 from moejax.report.stored_structure import stored_architecture
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
+from moejax.study.analysis import best_settings
 from moejax.train.directory import metrics
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ def read(concluded: Concluded) -> Findings:
 
 
 NEXT = "next.json"
+
+BEST_SETTING = (
+    *("num_experts", "top_k", "seed", "setting", "best", "tried", "low", "high", "end"),
+    *("minimum", "minimum_loss", "no_minimum"),
+)
+"""Keys of a swept setting's best value in ``report.json``, in addition to those of its run."""
 
 
 BUDGETS = 24
@@ -83,6 +90,12 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
         return runs.loc[runs.groupby("tokens")["loss"].idxmin()].sort_values("tokens")
     order = next((name for name in ("flops", "tokens") if name in runs), "loss")
     return frontier(runs, order).tail(BUDGETS)
+
+
+def swept_by(findings: Findings) -> tuple[str, ...]:
+    """Return the names of the settings that a study sweeps (``analysis.best_by``); empty for a table."""
+    study = findings.concluded.study
+    return study.analysis.best_by if study else ()
 
 
 def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
@@ -148,6 +161,8 @@ def summary(findings: Findings) -> dict[str, Any]:
     runs = findings.runs
     named = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
     columns = [name for name in named if name in runs]
+    swept = [*columns, *(name for name in BEST_SETTING if name not in columns)]
+    settings = [{name: row.get(name) for name in swept} for row in best_settings(runs, swept_by(findings))]
     corpus = findings.concluded.corpus
     return {
         "runs": len(runs),
@@ -157,6 +172,7 @@ def summary(findings: Findings) -> dict[str, Any]:
         "corpus_documents": corpus.train.documents + corpus.validation.documents if corpus else None,
         "corpus_bytes": corpus.train.bytes + corpus.validation.bytes if corpus else None,
         "best_per_budget": finite(best_per_budget(runs)[columns].to_dict("records")),
+        "best_settings": finite(settings),
         "confirmed": [decision.checked.holds for decision in findings.concluded.analysed.decisions],
         "train_seconds": finite(seconds(runs)),
         "versions": versions(runs),

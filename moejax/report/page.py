@@ -44,6 +44,7 @@ from moejax.report.conclusions import (
     preferred,
     recipe_tables,
     runs_table,
+    settings_table,
     stages_table,
     worth,
 )
@@ -66,7 +67,7 @@ LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns that the page's CSV omits because they are long; ``runs.parquet`` has them."""
 IN_TEMPLATES = (
     *(against_naive, annealed_tables, asks_for_laws, budget_of, coefficients, decision_table, downstream_tables),
-    *(family, laws_table, losses_by_part, next_table, recipe_tables, stages_table, worth),
+    *(family, laws_table, losses_by_part, next_table, recipe_tables, settings_table, stages_table, worth),
 )
 """Functions that templates call."""
 

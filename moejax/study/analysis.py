@@ -179,13 +179,53 @@ def warnings(study: Study) -> list[str]:
 
 def tuning(frame: run_table.DataFrame, analysis: Analysis) -> tuple[str, ...]:
     """Return notes on the sweep from which the fitted runs were selected; empty if the study sweeps no settings."""
-    sizes = [name for name in FIELDS if name in frame and frame[name].notna().all()]
+    sizes = _sizes(frame)
+    if analysis.best_by:
+        dropped, *ends = swept_settings.best_by(frame, sizes, "loss", analysis.best_by, RUN_TABLE)[1]
+        return (dropped, *ends) if analysis.laws else tuple(ends)
     if not analysis.laws:
         return ()
-    if analysis.best_by:
-        return swept_settings.best_by(frame, sizes, "loss", analysis.best_by, "The run table")[1]
     settings = swept_settings.swept(frame, sizes)
     return (swept_settings.sweep_note(frame, sizes, settings, "--config.analysis.best_by="),) if settings else ()
+
+
+RUN_TABLE = "The run table"
+"""Name of a study's run table in messages."""
+
+
+def _sizes(frame: run_table.DataFrame) -> list[str]:
+    """Return the columns that distinguish models and budgets."""
+    return [name for name in FIELDS if name in frame and frame[name].notna().all()]
+
+
+def best_settings(frame: run_table.DataFrame, settings: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the best value of each swept setting for each architecture, budget and seed, as a row of the run table
+    with the keys ``setting``, ``best``, ``tried``, ``low``, ``high`` and ``end`` of ``BestSetting``, and ``minimum``,
+    ``minimum_loss`` and ``no_minimum`` of the quadratic through the runs near the best (``swept_settings.minima``).
+    """
+    if not settings:
+        return []
+    sizes = _sizes(frame)
+    best = swept_settings.best_by(frame, sizes, "loss", settings, RUN_TABLE)[0].sort_values(sizes, kind="stable")
+    try:
+        minima = swept_settings.minima(frame, sizes, "loss", settings, RUN_TABLE)
+    except UserError:
+        minima = {}  # Settings such as a schedule have no logarithm.
+    rows = []
+    for one in swept_settings.best_settings(frame, best, sizes, settings):
+        minimum = minima.get(one.row, "no logarithm")
+        known = {} if isinstance(minimum, str) else {"minimum": minimum[one.setting], "minimum_loss": minimum["loss"]}
+        rows.append(
+            {
+                **best.loc[one.row].to_dict(),
+                **{name: getattr(one, name) for name in ("setting", "best", "tried", "low", "high", "end")},
+                "minimum": None,
+                "minimum_loss": None,
+                **known,
+                "no_minimum": minimum if isinstance(minimum, str) else "",
+            }
+        )
+    return rows
 
 
 def _analyse_law(

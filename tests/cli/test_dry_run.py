@@ -74,6 +74,7 @@ def test_a_pod_is_sized_by_memory(capsys):
     ("words", "sentence"),
     [
         (["--chip", "h8000"], "did you mean h800"),
+        (["--chip", "cpu"], "An estimate needs a chip with a known peak speed, such as "),
     ],
 )
 def test_a_mistake_is_a_sentence(capsys, words, sentence):

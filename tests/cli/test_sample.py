@@ -51,6 +51,10 @@ def test_a_prompt_is_read_after_what_the_template_puts_there(template, opens, we
 def test_the_text_is_printed_with_its_prompt(weights, capsys):
     assert main(["sample", str(weights), "--prompt", "def f(", "--tokens", "4", "--top-k", "5"]) == 0
     assert capsys.readouterr().out.startswith("def f(")
+    assert main(["sample", str(weights), "--prompt", "def f(", "--tokens", "4", "--samples", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("--- 1 of 2 ---\ndef f(")
+    assert "\n\n--- 2 of 2 ---\ndef f(" in printed
 
 
 @pytest.mark.parametrize(

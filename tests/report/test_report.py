@@ -9,8 +9,8 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
-from moejax.report.conclusions import BRIEF_BEST, brief, losses_by_part
-from moejax.report.findings import read
+from moejax.report.conclusions import BRIEF_BEST, brief, conclusions, losses_by_part, settings_table
+from moejax.report.findings import read, summary
 from moejax.report.page import DATA, FIGURES, PAGE, as_data, page, write_report
 from moejax.report.render import markdown
 from moejax.study.compute_optimum import family
@@ -177,6 +177,33 @@ def test_the_winner_of_the_last_stage_is_not_called_the_best_model_trained(concl
         text = page(dataclasses.replace(found, concluded=dataclasses.replace(concluded, stages=stages)), {})
         assert f"<h2>{title}</h2>" in text
         assert ("Best model trained" in text) == (not stages)
+
+
+def test_a_study_that_sweeps_a_setting_reports_its_best_values(concluded):
+    analysis = dataclasses.replace(concluded.study.analysis, laws=(), best_by=("learning_rate",))
+    analysed = dataclasses.replace(concluded.analysed, laws=[], decisions=[], selection=None)
+    study = dataclasses.replace(concluded.study, analysis=analysis)
+    found = read(dataclasses.replace(concluded, study=study, analysed=analysed))
+    runs = found.runs.iloc[[0, 0, 0]].reset_index(drop=True)
+    runs = runs.assign(learning_rate=[1e-3, 2e-3, 4e-3], loss=[3.02, 3.0, 3.01])
+    found = dataclasses.replace(found, runs=runs)
+    (table,) = settings_table(found)
+    cells = dict(zip([one.name for one in table.columns], table.cells()[0], strict=True))
+    assert (cells["setting"], cells["best"], cells["loss"], cells["values tried"]) == (
+        "learning_rate",
+        "0.002",
+        "3.0000",
+        "3",
+    )
+    assert 2e-3 < float(cells["minimum of quadratic"]) < 4e-3
+    short = brief(found)
+    assert short.lead == [f"The lowest loss, 3.0000, is that of {runs['model'][0]}, with learning_rate 0.002."]
+    assert "Best settings" in [one.title for one in short.tables]
+    assert "## Best settings" in markdown(conclusions(found))
+    assert "<h3>Best settings</h3>" in page(found, {})
+    (best,) = summary(found)["best_settings"]
+    assert (best["setting"], best["best"], best["tried"], best["end"]) == ("learning_rate", 2e-3, 3, "")
+    assert settings_table(read(concluded)) == []
 
 
 def test_losses_on_each_part_of_a_mixture_are_a_table_of_the_largest_budgets(concluded):

@@ -17,7 +17,7 @@ from moejax.report import render
 from moejax.report.conclusions import decision_table
 from moejax.result import Result
 from moejax.study import analysis
-from moejax.study.analysis import Analysis, analyse, limits, sanity_checks, tuning, warnings
+from moejax.study.analysis import Analysis, analyse, best_settings, limits, sanity_checks, tuning, warnings
 from moejax.study.study import Study
 from moejax.train.training import Recipe
 
@@ -97,6 +97,31 @@ def test_a_study_that_sweeps_its_learning_rate_says_so_and_fits_the_best_if_aske
     assert law.rows == list(range(20, 40))
     assert len(law.predicted) == 20
     assert law.fit.metrics.mae < 0.01 < every.fit.metrics.mae
+
+
+def test_the_best_settings_of_a_sweep_have_the_minimum_of_a_quadratic_where_it_exists():
+    rates, lowest = [2e-3, 4e-3, 8e-3], {8: 4e-3, 16: 1.0}
+    frame = pd.DataFrame(
+        {"model": f"e{experts}-lr{rate:g}", "num_experts": experts, "top_k": 2, "tokens": 1e6, "learning_rate": rate}
+        | {"loss": 3 + 0.01 * np.log(rate / lowest[experts]) ** 2}
+        for experts in lowest
+        for rate in rates
+    )
+    frame.loc[len(frame)] = frame.loc[1].to_dict() | {"loss": np.nan}
+    inside, at_end = best_settings(frame, ["learning_rate"])
+    assert (inside["model"], inside["best"], inside["tried"], inside["end"]) == ("e8-lr0.004", 4e-3, 3, "")
+    assert inside["minimum"] == pytest.approx(4e-3)
+    assert inside["minimum_loss"] == pytest.approx(3)
+    assert (at_end["model"], at_end["best"], at_end["end"]) == ("e16-lr0.008", 8e-3, "largest")
+    assert at_end["minimum"] is None
+    assert at_end["no_minimum"] == "learning_rate above the tried values"
+    without_laws = Analysis(laws=(), best_by=("learning_rate",))
+    assert tuning(frame, without_laws) == (
+        "The best learning_rate, 0.008, is the largest tried in 1 of 2 sweeps; try larger values.",
+    )
+    named = frame.assign(schedule=np.where(frame["learning_rate"] > 3e-3, "wsd", "cosine"))
+    assert {(one["best"], one["tried"], one["end"]) for one in best_settings(named, ["schedule"])} == {("wsd", 2, "")}
+    assert best_settings(frame, []) == []
 
 
 def test_only_settings_can_be_swept():

@@ -349,6 +349,25 @@ def test_a_study_is_a_table_of_its_models(tmp_path, training, capsys):
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["a", "b"]
 
 
+def test_vmapped_runs_are_a_table_of_runs(tmp_path, training, capsys):
+    write_json(tmp_path / "training.json", {**training.as_json(), "vmap": {"seeds": [0, 1]}})
+    for name in ("seed-0", "seed-1"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        write_json(tmp_path / "runs" / name / "training.json", {**training.as_json(), "name": name})
+    assert main(["status", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("waiting") == 2
+    assert "seed-1" in printed
+
+
+def test_the_validation_loss_is_that_of_the_phase(tmp_path, training):
+    write_json(tmp_path / "training.json", training.as_json())
+    line = {"step": 1, "tokens": 256, "seconds": 1.0, "steps_done": 1, "loss": 5.0}
+    lines = [{**line, "phase": "branch-2048", "validation_loss": 2.9}, {**line, "phase": "trunk", "step": 2}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert read_status(tmp_path).validation_loss is None
+
+
 def test_it_needs_no_jax(tmp_path, training):
     write_json(tmp_path / "training.json", training.as_json())
     code = "import sys; from moejax.__main__ import main; main(sys.argv[1:]); sys.exit('jax' in sys.modules)"

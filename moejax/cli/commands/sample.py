@@ -56,6 +56,10 @@ class SampleCommand(Command, name="sample"):
         if self.json:
             print(json_text({"prompt": self.prompt, "continuations": texts}))
             return
-        text = "\n\n".join(self.prompt + text for text in texts)
+        headings = [f"--- {number} of {len(texts)} ---\n" for number in range(1, len(texts) + 1)]
+        text = "\n\n".join(
+            (heading if len(texts) > 1 else "") + self.prompt + text
+            for heading, text in zip(headings, texts, strict=True)
+        )
         # A model's output may contain control sequences of a terminal. Files get the output unchanged.
         print(printable(text) if sys.stdout.isatty() else text)

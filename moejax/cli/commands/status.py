@@ -20,7 +20,9 @@ EXAMPLE = """\
 
 @dataclass(frozen=True, kw_only=True)
 class StatusCommand(Command, name="status"):
-    """Report the state of a training run, active or not, or of every model of a study, from the files in its folder."""
+    """Report the state of a training run, active or not, or of every run of a study or of vmapped runs, from the files
+    in its folder.
+    """
 
     folder: str = argument("folder of a training run or a study", metavar="DIR")
     layers: bool = option(False, "also show the routing of each MoE layer in a table")
@@ -30,7 +32,7 @@ class StatusCommand(Command, name="status"):
         from moejax.report import render
         from moejax.report.trainings import routing_tables, study_trainings, training_status
         from moejax.storage import is_remote
-        from moejax.train.directory.status import is_study_folder, read_statuses
+        from moejax.train.directory.status import has_several_runs, read_statuses
 
         if is_remote(self.folder):
             raise UserError(
@@ -39,7 +41,7 @@ class StatusCommand(Command, name="status"):
             )
         folder = Path(self.folder)
         statuses = read_statuses(folder)
-        result = study_trainings(statuses) if is_study_folder(folder) else training_status(statuses[0])
+        result = study_trainings(statuses) if has_several_runs(folder) else training_status(statuses[0])
         layers = [
             table
             for status in statuses

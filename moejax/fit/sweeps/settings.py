@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +114,7 @@ def best_by(
     )
     if "seed" in settings:
         note += f" The best of several seeds is biased low: leave seed out of {argument('best_by')}."
-    return best, (note, *_at_ends(frame, best, alike, settings))
+    return best, (note, *_ends_notes(best_settings(frame, best, inputs, settings)))
 
 
 def _alike(frame: DataFrame, inputs: Sequence[str], settings: Sequence[str]) -> list[str]:
@@ -154,29 +154,76 @@ def resolution(frame: DataFrame, best: DataFrame, inputs: Sequence[str], setting
     return pd.Series(widths / np.sqrt(12), index=frame.index)[kept]
 
 
-def _at_ends(frame: DataFrame, best: DataFrame, alike: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
-    """Return notes on sweeps whose best value is their lowest or highest. Of two values, one always is."""
-    at_ends, of_two = [], []
+@dataclass(frozen=True, kw_only=True)
+class BestSetting:
+    """The best tried value of one setting in one sweep."""
+
+    row: Any
+    """Index label of the sweep's best run."""
+    setting: str
+    best: Any
+    tried: int
+    """Number of different values in the sweep."""
+    low: float | None
+    """Smallest tried value; None if values have no order, as for names and seeds."""
+    high: float | None
+
+    @property
+    def end(self) -> str:
+        """``smallest`` or ``largest`` if the best value is at that end of several tried values; else empty."""
+        if self.tried < 2 or self.best not in (self.low, self.high):
+            return ""
+        return "smallest" if self.best == self.low else "largest"
+
+
+def best_settings(
+    frame: DataFrame, best: DataFrame, inputs: Sequence[str], settings: Sequence[str]
+) -> list[BestSetting]:
+    """Return the best value of every setting in every sweep, in the order of the settings and of the rows of ``best``.
+
+    Args:
+      best: rows of ``frame`` kept by ``best_by``.
+    """
+    alike = [frame[name] for name in _alike(frame, inputs, settings)]
+    found = []
     for name in settings:
-        values: Series = pd.to_numeric(frame[name], errors="coerce")
+        numbers: Series = pd.to_numeric(frame[name], errors="coerce")
         # Seeds have no order.
-        if our_name(name) == "seed" or values.isna().any():
-            continue
-        groups = values.groupby([frame[column] for column in alike], sort=False, dropna=False)
-        low, high, own = (one[best.index] for one in (groups.transform("min"), groups.transform("max"), values))
-        tried = groups.transform("nunique")[best.index]
-        if count := int(((tried > 2) & ((own == low) | (own == high))).sum()):
-            at_ends.append(f"{name} in {count} of {int((tried > 2).sum())}")
-        two = [(float(own[row]), float(low[row] + high[row] - own[row])) for row in tried.index[tried == 2]]
-        of_two += [TwoValues(setting=name, better=better, other=other) for better, other in two]
+        ordered = our_name(name) != "seed" and not numbers.isna().any()
+        values = numbers if ordered else frame[name]
+        groups = values.groupby(alike, sort=False, dropna=False)
+        tried = groups.transform("nunique")
+        low, high = (groups.transform("min"), groups.transform("max")) if ordered else (None, None)
+        found += [
+            BestSetting(
+                row=row,
+                setting=name,
+                best=float(values[row]) if ordered else values[row],
+                tried=int(tried[row]),
+                low=None if low is None else float(low[row]),
+                high=None if high is None else float(high[row]),
+            )
+            for row in best.index
+        ]
+    return found
+
+
+def _ends_notes(sweeps: Sequence[BestSetting]) -> tuple[str, ...]:
+    """Return notes on sweeps whose best value is their smallest or largest. Of two values, one always is."""
     notes = []
-    if at_ends:
-        notes.append(
-            f"The best value is at an end of the sweep for {some(at_ends)} groups; extend the sweep in that direction."
-        )
-    if of_two:
-        notes.append(two_values_note(of_two))
-    return tuple(notes)
+    for name in dict.fromkeys(one.setting for one in sweeps):
+        wide = [one for one in sweeps if one.setting == name and one.tried > 2]
+        for end, beyond in (("smallest", "smaller"), ("largest", "larger")):
+            if at := [one for one in wide if one.end == end]:
+                values = some([f"{value:.4g}" for value in sorted({one.best for one in at})])
+                where = "" if len(wide) == 1 else f" in {len(at)} of {len(wide)} sweeps"
+                notes.append(f"The best {name}, {values}, is the {end} tried{where}; try {beyond} values.")
+    two = [
+        TwoValues(setting=one.setting, better=one.best, other=one.low + one.high - one.best)
+        for one in sweeps
+        if one.tried == 2 and one.low is not None and one.high is not None
+    ]
+    return (*notes, *([two_values_note(two)] if two else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,36 +381,25 @@ def smooth_best_by(
       UserError: a setting has values without a logarithm, no model remains, or no group has enough runs for the noise.
     """
     x = {name: _above_0(frame, name, named) for name in settings}
-    logs = np.log(np.column_stack(list(x.values())))
-    losses = run_table.numbers(frame[loss], where=named).to_numpy(np.float64)
-    known = np.isfinite(losses)
-    groups = frame.groupby(list(inputs), sort=False, dropna=False).indices.values()
-    quadratics, best, refused = [], [], Counter[str]()
-    for rows in (rows[known[rows]] for rows in groups):
-        if not len(rows):
-            continue
-        quadratic = _quadratic(logs[rows], losses[rows])
-        if isinstance(quadratic, str):
-            refused[quadratic] += 1
-            continue
-        quadratics.append(quadratic)
-        best.append(rows[int(np.argmin(losses[rows]))])
-    spare = sum(quadratic.degrees_of_freedom for quadratic in quadratics)
-    if not spare:
+    fitted = _quadratics(frame, inputs, loss, x, named)
+    refused = Counter(quadratic for _, quadratic in fitted if isinstance(quadratic, str))
+    noise = _noise([quadratic for _, quadratic in fitted])
+    if math.isnan(noise):
         terms = _monomials(np.zeros((1, len(settings)))).shape[1]
         raise UserError(
             f"{named}: {argument('smooth')} fits {terms} coefficients to the runs near each sweep's best run, but no "
             f"sweep over {listed(settings)} at equal {', '.join(inputs)} has more than {terms} such runs "
             f"({_reasons(refused)}); leave {argument('smooth')} out to keep the best run of each sweep."
         )
-    noise = sum(quadratic.residual for quadratic in quadratics) / spare
     minima: list[tuple[int, np.ndarray, np.ndarray]] = []
-    for row, quadratic in zip(best, quadratics, strict=True):
+    for rows, quadratic in fitted:
+        if isinstance(quadratic, str):
+            continue
         optimum = _optimum(quadratic, noise, settings)
         if isinstance(optimum, str):
             refused[optimum] += 1
         else:
-            minima.append((row, *optimum))
+            minima.append((rows[0], *optimum))
     if not minima:
         raise UserError(
             f"{named}: no sweep over {listed(settings)} has a minimum within the tried values ({_reasons(refused)}); "
@@ -378,6 +414,47 @@ def smooth_best_by(
             table[column] = np.exp(values[:, index]) * factor
             table[standard_error_column(column)] = errors[:, index]
     return table, _notes(table, len(frame), loss, settings, inputs, math.sqrt(noise), refused)
+
+
+def _quadratics(
+    frame: DataFrame, inputs: Sequence[str], loss: str, settings: Mapping[str, np.ndarray], named: str
+) -> list[tuple[np.ndarray, _Quadratic | str]]:
+    """Return the rows of every sweep with a loss, the best first, and the quadratic or the reason why there is none."""
+    logs = np.log(np.column_stack(list(settings.values())))
+    losses = run_table.numbers(frame[loss], where=named).to_numpy(np.float64)
+    groups = frame.groupby(list(inputs), sort=False, dropna=False).indices.values()
+    sweeps = [rows[np.isfinite(losses[rows])] for rows in groups]
+    return [
+        (rows[np.argsort(losses[rows], kind="stable")], _quadratic(logs[rows], losses[rows]))
+        for rows in sweeps
+        if len(rows)
+    ]
+
+
+def _noise(quadratics: Sequence[_Quadratic | str]) -> float:
+    """Return the variance of a run's loss, pooled over the residuals; NaN without residual degrees of freedom."""
+    known = [quadratic for quadratic in quadratics if not isinstance(quadratic, str)]
+    spare = sum(quadratic.degrees_of_freedom for quadratic in known)
+    return sum(quadratic.residual for quadratic in known) / spare if spare else math.nan
+
+
+def minima(
+    frame: DataFrame, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
+) -> dict[Any, dict[str, float] | str]:
+    """Return the settings and the loss at the minimum of each sweep's quadratic (``smooth_best_by``), or the reason why
+    there is none, keyed by the index labels of all runs of the sweep.
+
+    Raises:
+      UserError: a setting has values without a logarithm.
+    """
+    found: dict[Any, dict[str, float] | str] = {}
+    for rows, quadratic in _quadratics(frame, inputs, loss, {n: _above_0(frame, n, named) for n in settings}, named):
+        optimum = quadratic if isinstance(quadratic, str) else _optimum(quadratic, math.nan, settings)
+        if not isinstance(optimum, str):
+            *at, lowest = map(float, optimum[0])
+            optimum = {**{name: math.exp(log) for name, log in zip(settings, at, strict=True)}, loss: lowest}
+        found |= dict.fromkeys(frame.index[rows], optimum)
+    return found
 
 
 def _above_0(frame: DataFrame, name: str, named: str) -> np.ndarray:

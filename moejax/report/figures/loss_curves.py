@@ -184,11 +184,13 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
             if "validation_loss" in own and (held := own[own["validation_loss"].notna()]).shape[0]:
                 axes.plot(held["tokens"], held["validation_loss"], markers[run], color=color, markerfacecolor="none")
     losses = np.sort(np.concatenate([column(table, name) for name in ("smoothed", "validation_loss") if name in table]))
-    losses = losses[np.isfinite(losses)]
+    losses, cut = losses[np.isfinite(losses)], ""
     if len(losses):
         low, high = losses[0], losses[int(0.97 * (len(losses) - 1))]
         margin = 0.06 * (high - low) or 0.1
         axes.set_ylim(low - margin, high + margin)
+        if losses[-1] > high + margin:
+            cut = f" Losses above {high + margin:.2f}, up to {losses[-1]:.2f}, are outside the axis."
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     axes.set(xlabel="training tokens", ylabel="loss, nats/token")
     handles = []
@@ -225,7 +227,7 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     return Figure(
         "Loss over tokens",
         f"Loss of {shown} training run{'' if len(runs) == 1 else 's'} over training tokens. Lines are the smoothed "
-        f"training loss.{branches * branched}{circles * validated}{ramp * (not named)}{inputs.whose}",
+        f"training loss.{branches * branched}{circles * validated}{cut}{ramp * (not named)}{inputs.whose}",
         drawing,
         table.to_dict("records"),
     )

@@ -57,6 +57,7 @@ class Status:
     loss: float | None
     """Loss of the last logged batch, in nats per token."""
     validation_loss: float | None
+    """Last validation loss of the phase; those of finished budgets are in ``rows``."""
     tokens_per_second: float | None
     """Speed in the last lines of the log."""
     mfu: float | None
@@ -97,8 +98,7 @@ def read_status(folder: Path) -> Status:
             f"{folder} is not the folder of a training run (it has no {TRAINING}); start a run with moejax train "
             "--config=FILE.py."
         ) from None
-    axes = training.get("vmap")
-    if isinstance(axes, dict) and any(axes.values()):
+    if _is_vmapped(training):
         raise UserError(f"{folder} contains several vmapped runs; name the folder of one of them in {folder / RUNS}.")
     budgets = training["recipe"]["budgets_tokens"]
     attempts = read_attempts(folder)
@@ -114,7 +114,7 @@ def read_status(folder: Path) -> Status:
     left = None
     if state == RUNNING and seconds_per_step is not None and total is not None:
         left = (total - done) * seconds_per_step
-    measured = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    measured = [line["validation_loss"] for line in lines if "validation_loss" in line and line["phase"] == phase]
     return Status(
         name=training["name"],
         folder=str(folder),
@@ -154,19 +154,32 @@ def read_training(folder: Path) -> dict[str, Any]:
 
 
 def read_statuses(folder: Path) -> list[Status]:
-    """Return the status of a training run's folder, or of every model in a study's folder.
+    """Return the status of a training run's folder, of every model in a study's folder, or of every vmapped run.
 
     Raises:
       UserError: the folder contains neither.
     """
-    if is_study_folder(folder):
-        return [read_status(path.parent) for path in sorted((folder / "models").glob(f"*/{TRAINING}"))]
+    if (runs := _runs_folder(folder)) is not None:
+        return [read_status(path.parent) for path in sorted(runs.glob(f"*/{TRAINING}"))]
     return [read_status(folder)]
 
 
-def is_study_folder(folder: Path) -> bool:
-    """Return whether the folder is a study folder, with training runs in ``models/``."""
-    return (folder / "study.json").exists()
+def has_several_runs(folder: Path) -> bool:
+    """Return whether the folder belongs to a study or to vmapped runs, each with a folder of its own."""
+    return _runs_folder(folder) is not None
+
+
+def _runs_folder(folder: Path) -> Path | None:
+    if (folder / "study.json").exists():
+        return folder / "models"
+    if (folder / TRAINING).exists() and _is_vmapped(read_training(folder)):
+        return folder / RUNS
+    return None
+
+
+def _is_vmapped(training: dict[str, Any]) -> bool:
+    axes = training.get("vmap")
+    return isinstance(axes, dict) and any(axes.values())
 
 
 def _state(folder: Path, missing: Sequence[int], attempts: Sequence[Attempt], has_logged: bool) -> tuple[str, str]:
