@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -189,11 +190,12 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     )
 
 
-def decisive_changes(folder: Path) -> list[dict[str, Any]]:
-    """Return the recorded changes that affect results. If there are any, ``training.json`` does not fully describe the
-    run.
+def decisive_changes(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
+    """Return the recorded changes that affect results, up to a Unix time. If there are any, ``training.json`` does not
+    fully describe the run.
     """
-    return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
+    history = [one for one in read_history(folder) if datetime.datetime.fromisoformat(one["at"]).timestamp() <= until]
+    return list(filter(None, (_decisive(entry["changes"]) for entry in history)))
 
 
 def check_trained(
