@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from moejax.architecture import Architecture
@@ -31,7 +32,7 @@ class Trained(NamedTuple):
     """The training run that produced a checkpoint."""
 
     settings: Mapping[str, Any]
-    """Settings of the training run, as plain data."""
+    """Settings with which the checkpoint was trained, as plain data."""
     step: int
     tokens: int
     """Number of tokens read until this step."""
@@ -41,6 +42,8 @@ class Trained(NamedTuple):
     """True if the weights are the moving average, whose loss was not measured."""
     predicted: str = ""
     """Loss that a law predicts, with the law's name."""
+    changes: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    """Successive values of settings that changed during training, keyed by path."""
 
 
 _TEXT = """\
@@ -177,6 +180,10 @@ def _training(trained: Trained) -> Facts:
         "peak learning rate": f"{optimizer['learning_rate']:g}",
         "schedule": f"warm-up of {optimizer['warmup_tokens']:,} tokens, {optimizer['decay_shape']} decay over the last "
         f"{optimizer['decay_share']:.0%} to {optimizer['final_share']:g} of the peak",
+        "changed during training": "; ".join(
+            f"`{path}` from {' to '.join(f'{value}' for value in values)}" for path, values in trained.changes.items()
+        )
+        or None,
         "batch": f"{recipe['batch_tokens']:,} tokens" + (" after a ramp" if recipe["batch_ramp"] else ""),
         "steps": f"{trained.step:,}",
         "router losses": f"balance {loss['balance']:g}, z {loss['router_z']:g}" if is_moe else None,

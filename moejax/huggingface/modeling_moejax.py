@@ -28,6 +28,9 @@ SIZES = {
 }
 """Options that transformers reads from every config, and their fields of ``architecture``."""
 
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""Name of the key-value cache in outputs. transformers 5.24 renamed ``past_key_values`` to ``cache``."""
+
 
 class MoejaxConfig(PreTrainedConfig):
     """Configuration that holds the fields of an ``Architecture``."""
@@ -357,16 +360,19 @@ class MoejaxModel(MoejaxPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        cache: DynamicCache | None = None,
         past_key_values: DynamicCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         **_: object,
     ) -> BaseModelOutputWithPast:
-        """Return the normalized output of the last layer. ``attention_mask`` [B, S] is 0 for padding."""
+        """Return the normalized output of the last layer. ``attention_mask`` [B, S] is 0 for padding.
+        ``past_key_values`` is the name of ``cache`` before transformers 5.24."""
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        cache = past_key_values if cache is None else cache
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+        past = 0 if cache is None else cache.get_seq_length()
         if position_ids is None:
             position_ids = torch.arange(past, past + x.shape[1], device=x.device)[None]
         angles = None
@@ -376,8 +382,8 @@ class MoejaxModel(MoejaxPreTrainedModel):
             angles = angle.cos() * scale, angle.sin() * scale
         seen = {window: visible(x, past, window, attention_mask) for window in set(self.windows)}
         for layer, window in zip(self.layers, self.windows, strict=True):
-            x = layer(x, seen[window], angles, past_key_values)
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+            x = layer(x, seen[window], angles, cache)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), **{CACHE: cache})
 
 
 def visible(x: Tensor, past: int, window: int, attention_mask: Tensor | None) -> Tensor:
@@ -418,4 +424,4 @@ class MoejaxForCausalLM(MoejaxPreTrainedModel, GenerationMixin):
         output = self.model(input_ids, **options)
         logits = self.lm_head(output.last_hidden_state[:, -logits_to_keep:])
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=logits.shape[-1])
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=output.past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: output.get(CACHE)})

@@ -77,7 +77,7 @@ def open_runs(
 
         def claim() -> None:
             for one, place in [*owned, *pairs]:
-                own(place, one, accept=accept_changes, log=log)
+                own(place, one, accept=accept_changes, is_finished=_is_finished(one, place), log=log)
                 locks[place] = opened.enter_context(only_writer(place))
 
         group.run_on_main(claim)
@@ -269,6 +269,12 @@ def _run(
         log=log,
         lock=lock,
     )
+
+
+def _is_finished(training: Training, folder: Path) -> bool:
+    """Return whether all budgets, of all vmapped runs, have a row."""
+    places = [folder / RUNS / run.name for run in vmapped_runs(training)] if training.vmap else [folder]
+    return all((place / row_file(budget)).exists() for place in places for budget in training.recipe.budgets_tokens)
 
 
 def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) -> list[dict[str, Any] | None]:

@@ -75,6 +75,14 @@ def test_a_card_has_architecture_data_loss_law_and_training():
     assert "someone" not in card(WHOLE)
 
 
+def test_settings_that_changed_during_training_are_one_line():
+    assert "changed during training" not in facts(card(WHOLE))
+    changes = {"recipe.optimizer.learning_rate": [0.004, 0.003, 0.002], "recipe.microbatches": [1, 2]}
+    assert facts(card(WHOLE._replace(changes=changes)))["changed during training"] == (
+        "`recipe.optimizer.learning_rate` from 0.004 to 0.003 to 0.002; `recipe.microbatches` from 1 to 2"
+    )
+
+
 def test_a_checkpoint_before_the_end_of_a_budget_has_no_loss_and_no_row():
     text = card(WHOLE._replace(row={}, predicted=""))
     assert "## Loss" not in text

@@ -87,10 +87,22 @@ def test_generation_with_a_cache_is_that_without_and_padding_changes_nothing(nam
     how = {"max_new_tokens": 9, "do_sample": False}
     made = model.generate(prompts, **how)
     assert made.shape == (2, 16)
+    assert torch.equal(made[:, 7:], model(made).logits.argmax(dim=-1)[:, 6:-1])
+    assert torch.equal(made, model.generate(prompts, attention_mask=torch.ones_like(prompts), **how))
     assert torch.equal(made, model.generate(prompts, use_cache=False, **how))
     padded, mask = torch.cat([prompts[:, :3], prompts], dim=1), torch.ones(2, 10)
     mask[:, :3] = 0
     assert torch.equal(model.generate(padded, attention_mask=mask, **how)[:, 3:], made)
+
+
+@pytest.mark.parametrize("argument", ["cache", "past_key_values"])
+def test_the_cache_has_the_names_of_transformers_before_and_since_5_24(argument, exported):
+    import torch
+
+    model, tokens = load(exported("switch")[1]), torch.from_numpy(TOKENS).long()
+    start = model(tokens[:, :-1], use_cache=True)
+    last = model(tokens[:, -1:], **{argument: start.past_key_values}).logits
+    torch.testing.assert_close(last, model(tokens).logits[:, -1:])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,6 +10,8 @@ from moejax.folder import only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.directory import identity
 from moejax.train.directory.identity import decisive_changes, own, read_history
+from moejax.train.directory.row_file import row_file
+from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 
 
@@ -139,6 +141,24 @@ def test_what_decides_its_numbers_changes_only_when_told(training, owned, change
     own(owned, other)
     (entry,) = read_history(owned)
     assert decisive_changes(owned) == [entry["changes"]]
+
+
+def test_a_change_of_numbers_is_refused_if_every_budget_is_trained(training, owned):
+    for budget in training.recipe.budgets_tokens:
+        (owned / row_file(budget)).touch()
+    before = (owned / "training.json").read_bytes()
+    said = r"All budgets of .* are trained, so a changed recipe\.optimizer\.learning_rate would train nothing; add a"
+    for accept in (False, True):
+        with pytest.raises(ValueError, match=said):
+            train(changed(training, optimizer__learning_rate=2e-2), owned, accept_changes=accept)
+    assert (owned / "training.json").read_bytes() == before
+    assert read_history(owned) == []
+
+
+@pytest.mark.parametrize("change", [*RESUMABLE, {"budgets_tokens": (2048,)}], ids=lambda change: next(iter(change)))
+def test_other_settings_may_change_although_every_budget_is_trained(training, owned, change):
+    own(owned, changed(training, **change), accept=True, is_finished=True)
+    assert len(read_history(owned)) == 1
 
 
 @pytest.mark.parametrize("change", NEVER, ids=lambda change: next(iter(change)))

@@ -77,6 +77,22 @@ def test_the_end_of_a_budget_has_its_row_and_other_checkpoints_have_none(two_bra
     assert [find_saved_state(place, verify=False).row for place in places] == [{}, {}, {}]
 
 
+@pytest.mark.parametrize(
+    ("at", "is_before"), [("2000-01-01T00:00:00+00:00", True), ("2999-01-01T00:00:00+00:00", False)]
+)
+def test_a_checkpoint_has_its_own_settings_and_the_changes_before_it(two_branches, training, at, is_before):
+    path, budgets = "recipe.optimizer.learning_rate", "recipe.budgets_tokens"
+    history = [{path: [0.03, 0.02], budgets: [[2048], [2048, 4096]]}, {path: [0.02, 0.01], "recipe.mesh.data": [1, 2]}]
+    write_json(two_branches / "history.json", [{"at": at, "changes": changes} for changes in history])
+    optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=0.5)
+    now = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer))
+    write_json(two_branches / "training.json", now.as_json())
+    found = find_saved_state(two_branches)
+    assert found.training == now
+    assert found.trained_with == training
+    assert found.changes == ({path: [0.03, 0.02, 0.01]} if is_before else {})
+
+
 def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(training, tmp_path):
     training = dataclasses.replace(training, architecture=ARCHITECTURE)
     folder = write(tmp_path / "run", training, [("branch-4096", 16)])

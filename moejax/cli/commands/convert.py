@@ -126,7 +126,8 @@ class ConvertCommand(Command, name="convert"):
             )
         saved = find_saved_state(path)
         predicted = self._predicted(saved)
-        trained = Trained(saved.training.as_json(), saved.step, saved.tokens, saved.row, self.ema, predicted)
+        settings = saved.trained_with.as_json()
+        trained = Trained(settings, saved.step, saved.tokens, saved.row, self.ema, predicted, saved.changes)
         with tempfile.TemporaryDirectory(dir=self.out.absolute().parent, prefix=".moejax-") as folder:
             between = Path(folder, "weights")
             write_saved_weights(saved, between, ema=self.ema, progress=show)

@@ -35,9 +35,9 @@ class PeakRate:
     def spread(self) -> str:
         """Sentence with the range of the published laws."""
         low, high = min(self.laws.values()), max(self.laws.values())
-        each = ", ".join(f"{name} {rate:.2g}" for name, rate in self.laws.items())
+        each = ", ".join(f"{name} {rate:.3g}" for name, rate in self.laws.items())
         advice = f"; they differ by a factor of {high / low:.2g}, so sweep this range" if high > APART * low else ""
-        return f"Published laws give {low:.2g} to {high:.2g} ({each}){advice}."
+        return f"Published laws give {low:.3g} to {high:.3g} ({each}){advice}."
 
     @property
     def sentence(self) -> str:

@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,8 @@ FROZEN = (
 )
 """Settings that a saved state and its data position depend on; a training run can resume only with equal values."""
 
+BUDGETS = "recipe.budgets_tokens"
+
 
 @runtime_checkable
 class Settings(Protocol):
@@ -102,13 +105,22 @@ def fingerprint(training: Mapping[str, Any]) -> str:
 
 
 def own(
-    folder: Path, training: Settings, *, accept: bool = False, log: Callable[[str], None] = lambda text: None
+    folder: Path,
+    training: Settings,
+    *,
+    accept: bool = False,
+    is_finished: bool = False,
+    log: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Claim a folder for ``training``, or accept that it already belongs to this training run. Update
     ``training.json``.
 
     A folder without logged or saved steps, as after a rejected start, can be claimed by any training run. Changes since
     a training run began are appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
+
+    Args:
+      accept: whether settings that affect results may change.
+      is_finished: whether all budgets of ``training`` are trained, so that such changes would have no effect.
 
     Raises:
       UserError: the folder cannot be written, or belongs to a training run with other settings.
@@ -137,7 +149,7 @@ def own(
             (folder / DATA).rename(aside)
         write_json(path, training.as_json())
         return
-    _check(folder, _decisive(changed), accept)
+    _check(folder, _decisive(changed), accept, is_finished)
     if changed:
         log(f"{folder} resumes with changes: {_shown(changed)}.")
         history = read_history(folder)
@@ -178,11 +190,12 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     )
 
 
-def decisive_changes(folder: Path) -> list[dict[str, Any]]:
-    """Return the recorded changes that affect results. If there are any, ``training.json`` does not fully describe the
-    run.
+def decisive_changes(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
+    """Return the recorded changes that affect results, up to a Unix time. If there are any, ``training.json`` does not
+    fully describe the run.
     """
-    return list(filter(None, (_decisive(entry["changes"]) for entry in read_history(folder))))
+    history = [one for one in read_history(folder) if datetime.datetime.fromisoformat(one["at"]).timestamp() <= until]
+    return list(filter(None, (_decisive(entry["changes"]) for entry in history)))
 
 
 def check_trained(
@@ -215,7 +228,7 @@ def _decisive(settings: Mapping[str, T]) -> dict[str, T]:
     return {path: value for path, value in settings.items() if not _among(path, RESUMABLE) or _among(path, SEMANTIC)}
 
 
-def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
+def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool, is_finished: bool) -> None:
     # A state can only be restored if both training runs have an EMA, or neither has one.
     fixed = {
         path: (old, new)
@@ -226,6 +239,12 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
         raise UserError(
             f"{folder} belongs to another run: {_shown(fixed)}. Its checkpoints do not fit these settings; choose "
             "another --out, or use the same settings."
+        )
+    # A shorter list of budgets is useful without training: it declares the run finished.
+    if is_finished and (idle := [path for path in decisive if path != BUDGETS]):
+        raise UserError(
+            f"All budgets of {folder} are trained, so a changed {some(idle, most=8)} would train nothing; add a budget "
+            f"with --config.{BUDGETS}=…, or train in a new --out."
         )
     if decisive and not accept:
         raise UserError(

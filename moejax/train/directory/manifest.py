@@ -8,6 +8,7 @@ checkpoints compare these hashes. A training run that resumes relies on Orbax.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -73,6 +74,14 @@ def read_metadata(checkpoint: Path) -> dict[str, Any]:
     if None not in saved and saved != here:
         raise Damaged(f"it was saved as step {saved[1]} of {saved[0]}, and was moved or copied.")
     return metadata
+
+
+def committed_at(checkpoint: Path) -> float:
+    """Return the Unix time at which Orbax committed a checkpoint; infinity if the file with this time is missing."""
+    path = checkpoint / COMMITTED
+    content = path.read_bytes() if path.exists() else b"{}"
+    saved = stored.foreign_json(content, path, shape=dict, remedy="remove this file; a manifest replaces it")
+    return (saved.get("commit_timestamp_nsecs") or math.inf) / 1e9
 
 
 def validation_losses(folder: Path) -> dict[int, float]:

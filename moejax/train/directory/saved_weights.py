@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 import tensorstore
 
+from moejax.config import convert
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
 from moejax.say import StageCallback
 from moejax.stored import Missing, foreign_json, read_bytes, read_json
-from moejax.train.directory.identity import REMEDY, RUNS, TRAINING, check_trained, read_history
-from moejax.train.directory.manifest import damage, finished_steps, read_metadata
+from moejax.train.directory.identity import (
+    BUDGETS,
+    REMEDY,
+    RUNS,
+    TRAINING,
+    check_trained,
+    decisive_changes,
+    read_history,
+)
+from moejax.train.directory.manifest import committed_at, damage, finished_steps, read_metadata
 from moejax.train.directory.metrics import TRUNK, branch_name
 from moejax.train.directory.row_file import read_row
 from moejax.train.training import Training
@@ -43,6 +52,7 @@ class SavedState:
     """One checkpoint of a training run."""
 
     training: Training
+    """Current settings of the training run."""
     folder: Path
     """Folder of the training run."""
     phase: str
@@ -71,6 +81,25 @@ class SavedState:
         recipe = self.training.recipe
         ends = {branch_name(budget): budget for budget in recipe.budgets_tokens if recipe.steps(budget) == self.step}
         return (read_row(self.folder, ends[self.phase]) or {}) if self.phase in ends else {}
+
+    @property
+    def trained_with(self) -> Training:
+        """Return the settings with which this checkpoint was trained; the current ones if it records none."""
+        then = read_metadata(self.place).get("training")
+        return self.training if then is None else convert(Training, then, f"The training in {self.place}")
+
+    @property
+    def changes(self) -> dict[str, list[Any]]:
+        """Return the old and new value of settings that changed before this checkpoint, and affect it, keyed by path.
+        A setting that changed several times has all its values.
+        """
+        values: dict[str, list[Any]] = {}
+        for entry in decisive_changes(self.folder, until=committed_at(self.place)):
+            for path, (old, new) in entry.items():
+                values.setdefault(path, [old]).append(new)
+        # Further budgets change no other budget's checkpoint.
+        values.pop(BUDGETS, None)
+        return values
 
 
 def is_training(path: Path) -> bool:
