@@ -39,7 +39,9 @@ def read(concluded: Concluded) -> Findings:
     """Read the findings of a study's folder. Models without a log have no log lines."""
     runs = run_table.read(concluded.folder / TABLE)
     folder = concluded.folder / "models"
-    logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in runs["model"].unique()}
+    # A report of a table has no training logs, and names that need not be names of folders.
+    models = runs["model"].unique() if folder.is_dir() else []
+    logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in models}
     proposed = concluded.folder / NEXT
     remedy = "remove it, or write it again with moejax next --out"
     next_runs = read_json(proposed, dict, remedy=remedy) if proposed.exists() else None

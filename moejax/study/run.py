@@ -419,7 +419,9 @@ def conclude_table(
     labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
     if "model" not in runs:
         runs["model"] = [f"group {int(label) + 1}" for label in labels]
-    elif runs["model"].nunique() == len(runs) > labels.nunique():
+    unnamed = runs["model"].isna()
+    runs.loc[unnamed, "model"] = [f"row {row + 1}" for row in runs.index[unnamed]]
+    if runs["model"].nunique() == len(runs) > labels.nunique():
         # Every row has its own name, but some models have several runs: a model has the name of its first run.
         runs["model"] = runs.groupby(labels)["model"].transform("first")
     if "group" not in runs:

@@ -106,6 +106,13 @@ def test_names_that_no_two_rows_share_are_no_models(tmp_path, unfitted):
     assert all(name.startswith("run-") for name in first), "a model has the name of its first run"
 
 
+def test_names_of_runs_may_be_empty_or_no_names_of_folders(tmp_path, unfitted):
+    names = [None, "n" * 500, "../../elsewhere", "/absolute", "<b>bold</b>"]
+    text = _page(synthetic.runs(12).assign(model=[*names, *(f"run-{row}" for row in range(7))]), tmp_path)
+    assert "row 1" in text
+    assert "<b>bold</b>" not in text
+
+
 def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, unfitted):
     table = synthetic.runs(12).assign(num_experts=0, top_k=1, num_shared_experts=0)
     _page(table.drop(columns=["sparsity"], errors="ignore"), tmp_path)

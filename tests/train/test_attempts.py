@@ -128,7 +128,8 @@ def test_vmapped_runs_share_the_seconds_of_their_devices(tmp_path, clock):
 def test_a_file_that_is_torn_is_a_sentence_and_whoever_goes_on_counts_anew(tmp_path, clock):
     with attempt(tmp_path):
         clock(1)
-    (tmp_path / ATTEMPTS).write_bytes((tmp_path / ATTEMPTS).read_bytes()[:50])
+    torn = (tmp_path / ATTEMPTS).read_bytes()[:50]
+    (tmp_path / ATTEMPTS).write_bytes(torn)
     with pytest.raises(ValueError, match=r"attempts.json cannot be read: it is not JSON, or only a part of it"):
         read_attempts(tmp_path)
     said = []
@@ -136,7 +137,8 @@ def test_a_file_that_is_torn_is_a_sentence_and_whoever_goes_on_counts_anew(tmp_p
         clock(1)
     assert len(read_attempts(tmp_path)) == 1
     (sentence,) = said
-    assert "Attempts are counted from the beginning" in sentence
+    assert "It is renamed to attempts.json.damaged. Attempts are counted from the beginning" in sentence
+    assert (tmp_path / "attempts.json.damaged").read_bytes() == torn
 
 
 def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clock, monkeypatch):

@@ -129,7 +129,10 @@ class AttemptRecorder:
         except Unreadable:
             raise
         except Damaged as problem:
-            log(f"{told(problem)} Attempts are counted from the beginning.")
+            kept = self._path.with_name(f"{ATTEMPTS}.damaged")
+            with contextlib.suppress(OSError):
+                self._path.replace(kept)
+            log(f"{told(problem)} It is renamed to {kept.name}. Attempts are counted from the beginning.")
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
         self._seconds = dict.fromkeys(TIME_BUCKETS, 0.0)
