@@ -92,7 +92,7 @@ def test_a_rate_comes_with_the_range_of_all_published_laws(training):
     rate = peak_rate(design, "step-law-2025")
     assert chosen.training.recipe.optimizer.learning_rate == rate.value
     assert rate.value == pytest.approx(1.79 * design.params_total_nonembedding**-0.713 * 1e10**0.307, rel=5e-3)
-    assert f"{min(rate.laws.values()):.2g} to {max(rate.laws.values()):.2g}" in rate.sentence
+    assert f"{min(rate.laws.values()):.3g} to {max(rate.laws.values()):.3g}" in rate.sentence
     assert {*rate.laws} == {*LAWS}
     assert f"  {rate.spread}" in chosen.derivation
 
