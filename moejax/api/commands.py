@@ -301,9 +301,9 @@ def next_runs(
     else:
         if like is not None or vocab_size is not None:
             raise UserError("`candidates` lists the possible runs; leave out `like` and `vocab_size`.")
-        trusted = read.reading.get("trust_units", False)
+        checks = {name: read.reading.get(name, False) for name in ("drop_invalid", "trust_units")}
         mapping = read.reading.get("mapping", {})
-        possible = candidates_of(candidates, inputs_of(laws), mapping, most_flops, trust_units=trusted)
+        possible = candidates_of(candidates, inputs_of(laws), mapping, most_flops, **checks)
     return propose_for(
         [*targets.items()] if isinstance(targets, Mapping) else [(t, {}) if isinstance(t, str) else t for t in targets],
         laws,

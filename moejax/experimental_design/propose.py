@@ -364,7 +364,13 @@ def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
 
 
 def candidates_of(
-    table: Any, inputs: Sequence[str], mapping: Mapping[str, str], most_flops: float, *, trust_units: bool = False
+    table: Any,
+    inputs: Sequence[str],
+    mapping: Mapping[str, str],
+    most_flops: float,
+    *,
+    drop_invalid: bool = False,
+    trust_units: bool = False,
 ) -> Candidates:
     """Return the rows of a table with at most ``most_flops`` as candidates; ``read_runs`` reads the table.
 
@@ -376,7 +382,7 @@ def candidates_of(
     """
     # Candidates have no loss yet.
     columns = {name: of for name, of in mapping.items() if name in (*inputs, "flops")} | {"loss": "1"}
-    read = read_runs(table, inputs, mapping=columns, trust_units=trust_units)
+    read = read_runs(table, inputs, mapping=columns, drop_invalid=drop_invalid, trust_units=trust_units)
     named = str(table) if isinstance(table, str | Path) else "The table of candidates"
     for note in read.notes:
         say(f"{named}: {note}")

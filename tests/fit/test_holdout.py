@@ -116,7 +116,8 @@ def test_the_mean_penalty_is_the_fits_objective_per_run():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "no run is held out")]
+    ("options", "words"),
+    [({"above": 1.0}, "leaves no run to fit"), ({"above": 1e20}, "No run is held out")],
 )
 def test_a_split_with_an_empty_side_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
@@ -226,7 +227,7 @@ def test_rows_without_weight_have_no_split_of_their_own():
         ("tokens:many", "'many' is not a number"),
         ("tokens:1", "leaves no run to fit"),
         ("top_k=1", "leaves no run to fit"),
-        ("sparsity=0.5", "leaves no run to fit"),
+        ("sparsity=0.5", "No run is held out by sparsity = 0.5"),
     ],
 )
 def test_a_split_that_cannot_be_is_a_sentence(text, words):

@@ -7,14 +7,15 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
+from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.memory import training_memory
 from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.interconnect import interconnect
-from moejax.plan.plan import ChipMemory, Plan, mesh_sizes, parameter_bytes
+from moejax.plan.plan import ChipMemory, Plan, abstract_mesh, mesh_sizes, parameter_bytes
 from moejax.plan.program_time import ProgramTime, filled_rows
-from moejax.plan.search import candidates, named_policies, ranked, remedies, search
+from moejax.plan.search import candidates, named_policies, ranked, remedies, search, with_mesh_that_fits
 from moejax.plan.step_time import Roofline, value_bytes
 from moejax.plan.summary import SHOWN, estimate_summary, estimated_search_summary, search_summary, summary
 from moejax.plan.topology import parse
@@ -133,6 +134,19 @@ def test_without_remat_the_gathered_expert_matrices_of_every_layer_are_kept():
     assert layers > 2
     assert gathered("none") - gathered("full") == pytest.approx((layers - 2) * of_a_layer)
     assert gathered("dots") == gathered("full")
+
+
+def test_a_search_begins_with_a_mesh_that_fits_and_says_so(capsys):
+    # Sixteen chips do not divide a width of 24.
+    one = training(mesh=MeshShape(data=1, fsdp=-1))
+    architecture = one.architecture.replace(model_dim=24)
+    narrow = replace(one, architecture=architecture)
+    with pytest.raises(UserError, match=r"not divisible by mesh\.fsdp = 16"):
+        narrow.check_mesh(abstract_mesh(mesh_sizes(narrow, V5E)))
+    found = with_mesh_that_fits(narrow, V5E)
+    found.check_mesh(abstract_mesh(mesh_sizes(found, V5E)))
+    assert "The search begins with --mesh " in capsys.readouterr().err
+    assert with_mesh_that_fits(one, V5E) is one
 
 
 def program_of(seconds):

@@ -204,7 +204,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         most = min(budget.flops, self.largest or budget.flops)
         if self.candidates:
             mapping = pairs(self.map, "--map")
-            return candidates_of(self.candidates, inputs, mapping, most, trust_units=self.trust_units)
+            checks = {"drop_invalid": self.drop_invalid, "trust_units": self.trust_units}
+            return candidates_of(self.candidates, inputs, mapping, most, **checks)
         return candidates_like(
             read,
             inputs,

@@ -118,8 +118,10 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
       UserError: the split would leave no run to fit, or no run to hold out.
     """
     marked = held_out[runs.weight > 0]
-    if marked.all() or not marked.any():
-        raise UserError(f"Holding out {name} leaves no run to fit, or no run is held out; choose another split.")
+    if marked.all():
+        raise UserError(f"Holding out {name} leaves no run to fit; choose another value or column.")
+    if not marked.any():
+        raise UserError(f"No run is held out by {name}; choose another value or column.")
     return Split(name=name, held_out=held_out)
 
 
