@@ -24,7 +24,9 @@ def logged():
 
 def tensorboard(folder, metrics=logged):
     pytest.importorskip("tensorboard")
-    writers = {name: pytest.importorskip("tensorboardX").SummaryWriter(str(folder / name)) for name in EVERY["run"]}
+    writer = pytest.importorskip("tensorboardX").SummaryWriter
+    # A second writer of a run in another second would open a second file.
+    writers = {name: writer(str(folder / name)) for name in EVERY["run"].unique()}
     for name, metric, step, value in metrics():
         writers[name].add_scalar(metric, value, step)
     for writer in writers.values():
