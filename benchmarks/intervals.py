@@ -37,8 +37,8 @@ import scipy.stats
 from law_tables import MadeUp, fitted, larger, made_up
 from law_tables import table as made_up_table
 
+from moejax.api.commands import design
 from moejax.cli.process import compile_quickly
-from moejax.design.decide import design
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Huber, Penalty, Squared, outputs

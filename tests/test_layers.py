@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "experimental_design": {"experimental_design", "fit", "design", "laws"} | BASE,
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws", "kernels"} | BASE,
-    "plan": {"plan", "train", "data", "model", "kernels", "laws"} | BASE,
+    "plan": {"plan", "design", "train", "data", "model", "kernels", "laws"} | BASE,
     "study": {"study", "plan", "evaluation", "train", "data", "curves", "fit", "laws", "model", "weights"} | BASE,
     "report": {"report", "experimental_design", "plan", "study", "train", "curves", "fit", "design", "laws"} | BASE,
     "explorer": {"explorer", "fit", "design", "laws"} | BASE,

@@ -17,6 +17,11 @@ from moejax.api.checked import checked
 from moejax.api.read_table import RunTable, read_table, runs_of
 from moejax.architecture import Architecture
 from moejax.config import build
+from moejax.design.constraint import Constraint, bounded, held
+from moejax.design.decide import DesignResult, of_shapes
+from moejax.design.decide import decide as decide_on
+from moejax.design.measures import CostAssumptions, checked_convention
+from moejax.design.problem import of_sizes
 from moejax.errors import UserError
 from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import (
@@ -45,8 +50,9 @@ from moejax.laws import LAWS, called, law_name
 from moejax.laws.catalogue import find as published_model
 from moejax.laws.chips import find, flops_per_hour
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.predict import published
+from moejax.laws.predict import Ranged, published
 from moejax.plan import process
+from moejax.plan.design_that_fits import design_that_fits
 from moejax.plan.plan import Plan
 from moejax.plan.topology import parse
 from moejax.ranges import Copies, FormulaLength, Level, NotNegative, PositiveShare, Quantity, Reach, RunCount, VocabSize
@@ -330,6 +336,70 @@ def _read_for_laws(
         return read_table(runs, law, reading), {called(law): law}
     laws = {name: LAWS[name] for name in map(law_name, [law] if isinstance(law, str) else law)}
     return read_table(runs, inputs_of(laws), reading), laws
+
+
+def design(
+    law: Any,
+    *,
+    hold: Mapping[str, float | int] | None = None,
+    range: Mapping[str, tuple[float, float]] | None = None,
+    like: Architecture | str | None = None,
+    convention: str = "exact",
+    shape: bool = False,
+    topology: str | None = None,
+    within: float = 0.001,
+    level: float = 0.9,
+    **at_most: float | int,
+) -> DesignResult:
+    """Return the design with the lowest loss under a law and constraints, with prices, flat region, and the model to
+    build.
+
+    Args:
+      law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
+        ``FitResult``.
+      hold: fixed values, such as ``{"expansion": 16}``.
+      range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
+      like: architecture, or name of a published model, that gives the proportions that the law does not read.
+      convention: convention for a model's FLOPs, a key of ``moejax.laws.conventions.FLOPS`` such as
+        ``6-params-active``.
+      shape: True to search over shapes with exact counts, instead of over sizes first.
+      topology: chips to train on, such as ``h100:8x8``, in whose memory the model must fit by the estimates of
+        ``moejax plan``. The result's ``on_topology`` has the mesh, remat policy and microbatches.
+      within: increase of the loss in nats per token that defines the flat region.
+      level: coverage of the intervals, which are computed only for a fit.
+      at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
+
+    Raises:
+      UserError: the law or constraint is unknown, nothing constrains the design, or the constraints contradict each
+        other.
+
+    Example:
+      >>> designed = mj.design("zhao", flops=1e24, params_total=1e12)
+      >>> designed.to_frame()
+      >>> mj.plan(designed.training(), "h100:8x8")
+      >>> mj.design("zhao", flops=1e24, topology="h100:64x8").on_topology
+    """
+    known = published(law) if isinstance(law, str) else law
+    ranged = known if isinstance(known, Ranged) else None
+    constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
+    constraints += [*held(hold or {}), *bounded(range or {})]
+    if not constraints and topology is None:
+        raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
+    # A published set and a fit contain a law.
+    bare: Any = getattr(known, "law", known)
+    like = published_model(like).architecture if isinstance(like, str) else like
+    assumptions = CostAssumptions(convention=checked_convention(convention))
+    chips = None if topology is None else parse(topology)
+    if chips is not None:
+        assumptions = dataclasses.replace(assumptions, chip_flops=chips.known_chip.flops_per_second)
+
+    def designed(*more: Constraint) -> DesignResult:
+        problem = of_sizes(bare, (*constraints, *more), assumptions=assumptions)
+        if shape:
+            problem = of_shapes(problem, like)
+        return decide_on(problem, like=like, within=within, known=ranged, level=level)
+
+    return designed() if chips is None else design_that_fits(designed, chips)
 
 
 def plan(training: Training | Mapping[str, object], topology: str) -> Plan:

@@ -241,14 +241,41 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
     return changed
 
 
-def training_settings(built: Built, name: str, sequence_length: int) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class OnTopology:
+    """The fastest estimated way to train a built model on a topology (``moejax.plan.design_that_fits``)."""
+
+    topology: str
+    chips: int
+    choice: str
+    """Mesh, remat policy and microbatches as options of ``moejax plan``."""
+    mesh: Mapping[str, int]
+    """Sizes of all mesh axes, ``dcn_data`` included."""
+    remat: str
+    microbatches: int
+    memory_bytes: float
+    """Estimated bytes on a device."""
+    device_memory_bytes: float
+    """Memory of a device."""
+    roofline_mfu: float
+    """MFU if a step takes the time of its roofline."""
+
+
+def training_settings(
+    built: Built, name: str, sequence_length: int, on_topology: OnTopology | None = None
+) -> dict[str, Any]:
     """Return a config dictionary that trains a built model.
 
-    Batch size and learning rate are "auto", so that the trainer chooses them. Types, mesh and remat match the
-    cost assumptions of a design: bfloat16, with parameters split over all devices. The user must name the data.
+    Batch size and learning rate are "auto", so that the trainer chooses them. The compute type is bfloat16. Without a
+    topology, parameters are split over all devices. The user must name the data.
     """
     tokens = built.whole_tokens(sequence_length)
+    mesh: dict[str, int] = {"data": 1, "fsdp": -1}
     remat = "attn_out+moe_gate_up" if built.architecture.is_moe else "attn_out"
+    parts = {}
+    if on_topology is not None:
+        mesh, remat = dict(on_topology.mesh), on_topology.remat
+        parts = {"microbatches": on_topology.microbatches}
     return {
         "name": name,
         "seed": 0,
@@ -258,15 +285,15 @@ def training_settings(built: Built, name: str, sequence_length: int) -> dict[str
             "batch_tokens": "auto",
             "data": {"sequence_length": sequence_length},
             "optimizer": {"learning_rate": "auto", "warmup_tokens": max(1, tokens // 100)},
-            "mesh": {"data": 1, "fsdp": -1},
+            **parts,
+            "mesh": mesh,
             "runtime": {"compute_dtype": "bfloat16", "remat": remat},
         },
     }
 
 
-def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
+def config_text(built: Built, settings: Mapping[str, Any], says: str) -> str:
     """Return the text of a config file with ``training_settings``; ``says`` is a line about the design's origin."""
-    settings = training_settings(built, name, sequence_length)
     architecture, recipe = (
         "".join(f"        {key}={_written(value)},\n" for key, value in settings[part].items())
         for part in ("architecture", "recipe")

@@ -1,7 +1,5 @@
 """Answer a design problem for one law: the optimum, prices of constraints, flat region, value of repetition, and the
 model to build.
-
-``moejax.design(law, flops=1e24)`` calls ``design`` in this module.
 """
 
 from __future__ import annotations
@@ -12,20 +10,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
-from moejax.design.build import Built, build, config_text, max_tokens_within, measured, trained, training_settings
-from moejax.design.constraint import Constraint, bounded, held, restated
+from moejax.design.build import (
+    Built,
+    OnTopology,
+    build,
+    config_text,
+    max_tokens_within,
+    trained,
+    training_settings,
+)
+from moejax.design.constraint import Constraint, restated
 from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
-from moejax.design.measures import CostAssumptions, checked_convention
-from moejax.design.problem import Optimum, Problem, of_sizes, optimize
+from moejax.design.problem import Optimum, Problem, optimize
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
 from moejax.errors import UserError
 from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.accounting import design_of
-from moejax.laws.catalogue import CATALOGUE, find
+from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import Design
 from moejax.laws.law import Law, Published
-from moejax.laws.predict import Ranged, check_experts, predict, published
+from moejax.laws.predict import Ranged, check_experts, predict
 from moejax.result import Result, Shown, imported
 from moejax.wording import argument, told
 
@@ -133,6 +138,8 @@ class DesignResult(Shown):
     """Reason why no model was built."""
     built_interval: tuple[float, float] | None = None
     """Prediction interval of the loss of ``built``, by the fit; None for published constants, or if there is none."""
+    on_topology: OnTopology | None = None
+    """How to train ``built`` on the chips for which it was designed; None without a topology."""
     beyond: Mapping[str, float] = field(default_factory=dict)
     """Factors by which the optimum exceeds the range of the fitted runs; for published constants, only if no model was
     built."""
@@ -158,7 +165,9 @@ class DesignResult(Shown):
         """
         problem = self.optimum.problem
         says = f"Designed under the law {type(problem.law).__name__}: {', '.join(map(str, problem.constraints))}."
-        return config_text(self._built("config"), name, says, problem.assumptions.sequence_length)
+        if self.on_topology is not None:
+            says += f"\n\nThe mesh, remat and microbatches are for {self.on_topology.topology}, by estimates."
+        return config_text(self._built("config"), self.training(name), says)
 
     def training(self, name: str = "designed") -> dict[str, Any]:
         """Return a config dictionary that trains the built model, for ``moejax.plan`` and ``moejax.train``.
@@ -168,7 +177,8 @@ class DesignResult(Shown):
         Raises:
           UserError: no model was built.
         """
-        return training_settings(self._built("training"), name, self.optimum.problem.assumptions.sequence_length)
+        length = self.optimum.problem.assumptions.sequence_length
+        return training_settings(self._built("training"), name, length, self.on_topology)
 
     def _built(self, wanted: str) -> Built:
         if self.built is None:
@@ -331,19 +341,15 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
 
 
 def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:
-    """Return the built model's training time on ``chips`` chips, and the memory per chip if it is spread evenly."""
+    """Return the built model's training time on ``chips`` chips, and the state per chip if it is spread evenly."""
     if decision.built is None or decision.shape is None:
         return {}
     built, problem = decision.built, decision.shape.problem
-    tokens = chips * problem.assumptions.sequence_length
-    fed = replace(problem, assumptions=replace(problem.assumptions, memory_tokens=tokens))
-    with_sequences = measured(fed, built.architecture, built.tokens)["memory_bytes"]
     limit = problem.merged_constraints().get("memory_bytes")
     return {
         "chips": chips,
         "days": built.measures["chip_hours"] / chips / 24,
         "memory_bytes_a_chip": built.measures["memory_bytes"] / chips,
-        "memory_bytes_a_chip_with_a_sequence_each": with_sequences / chips,
         "memory_limit_bytes_a_chip": None if limit is None or math.isinf(limit.high) else limit.high / chips,
     }
 
@@ -377,55 +383,3 @@ def beyond(known: Ranged, *optima: Optimum | None) -> Mapping[str, float]:
 
 def _far(factor: float) -> float:
     return abs(math.log(factor)) if factor > 0 else math.inf
-
-
-def design(
-    law: Any,
-    *,
-    hold: Mapping[str, float | int] | None = None,
-    range: Mapping[str, tuple[float, float]] | None = None,
-    like: Architecture | str | None = None,
-    convention: str = "exact",
-    shape: bool = False,
-    within: float = 0.001,
-    level: float = 0.9,
-    **at_most: float | int,
-) -> DesignResult:
-    """Return the design with the lowest loss under a law and constraints, with prices, flat region, and the model to
-    build.
-
-    Args:
-      law: a law's name or alias (its first published constants), a published set, a law with coefficients, or a
-        ``FitResult``.
-      hold: fixed values, such as ``{"expansion": 16}``.
-      range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
-      like: architecture, or name of a published model, that gives the proportions that the law does not read.
-      convention: convention for a model's FLOPs, a key of ``moejax.laws.conventions.FLOPS`` such as
-        ``6-params-active``.
-      shape: True to search over shapes with exact counts, instead of over sizes first.
-      within: increase of the loss in nats per token that defines the flat region.
-      level: coverage of the intervals, which are computed only for a fit.
-      at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
-
-    Raises:
-      UserError: the law or constraint is unknown, nothing constrains the design, or the constraints contradict each
-        other.
-
-    Example:
-      >>> designed = mj.design("zhao", flops=1e24, params_total=1e12)
-      >>> designed.to_frame()
-      >>> mj.plan(designed.training(), "h100:8x8")
-    """
-    known = published(law) if isinstance(law, str) else law
-    constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
-    constraints += [*held(hold or {}), *bounded(range or {})]
-    if not constraints:
-        raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
-    # A published set and a fit contain a law.
-    bare: Any = getattr(known, "law", known)
-    like = find(like).architecture if isinstance(like, str) else like
-    problem = of_sizes(bare, tuple(constraints), assumptions=CostAssumptions(convention=checked_convention(convention)))
-    if shape:
-        problem = of_shapes(problem, like)
-    ranged = known if isinstance(known, Ranged) else None
-    return decide(problem, like=like, within=within, known=ranged, level=level)

@@ -9,11 +9,11 @@ from typing import Any
 
 from moejax.design.coordinates import Candidate
 from moejax.errors import UserError
-from moejax.laws.accounting import flops_per_token
+from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.chips import flops_per_hour
 from moejax.laws.conventions import FLOPS
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.memory import kv_cache_bytes, training_memory
+from moejax.laws.memory import kv_cache_bytes
 from moejax.quantities import format, format_bytes
 from moejax.wording import argument, did_you_mean
 
@@ -27,8 +27,6 @@ class CostAssumptions:
     sequence_length: int = 4096
     context: int = 32_768
     """Number of tokens in the key-value cache when serving."""
-    memory_tokens: int = 0
-    """Number of tokens whose activations all chips hold at once, with recomputation of layers; 0 omits activations."""
     bytes_per_param: float = 16.0
     """Bytes per parameter, including its gradient and AdamW moments in float32."""
     served_tokens: float = 0.0
@@ -80,18 +78,12 @@ def lifetime_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def memory_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Return the bytes that a training step needs on all chips together."""
+    """Return the bytes of parameters, gradients and optimizer state on all chips together."""
     if candidate.architecture is None:
         total = candidate.design.params_total
-        return None if total is None else assumptions.bytes_per_param * total
-    return training_memory(
-        candidate.architecture,
-        assumptions.memory_tokens,
-        param_bytes=assumptions.bytes_per_param,
-        gradient_bytes=0,
-        optimizer_bytes=0,
-        recompute=True,
-    ).total
+    else:
+        total = params(candidate.architecture).total + mtp_params(candidate.architecture).total
+    return None if total is None else assumptions.bytes_per_param * total
 
 
 def kv_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
@@ -130,7 +122,7 @@ MEASURES: dict[str, Measure] = {
     "epochs": Measure("passes through the unique tokens", "", lambda c, _: c.epochs),
     "inference_flops": Measure("FLOPs of serving one token", "FLOPs", inference_flops),
     "lifetime_flops": Measure("FLOPs of training and of serving", "FLOPs", lifetime_flops),
-    "memory_bytes": Measure("bytes of a training step on all chips", "bytes", memory_bytes),
+    "memory_bytes": Measure("bytes of parameters, gradients and optimizer state on all chips", "bytes", memory_bytes),
     "kv_bytes": Measure("bytes of keys and values of one sequence", "bytes", kv_bytes),
     "chip_hours": Measure("chip-hours of training", "chip-hours", chip_hours),
     "expansion": Measure("total / active parameters", "", _of_shape(lambda d: d.expansion)),

@@ -60,6 +60,7 @@ def summary(name: str, decision: DesignResult) -> Result:
     warnings += _better_published(decision)
     rate = _rate(decision)
     notes += [f"{rate.sentence} In the config, learning_rate is auto, which uses this rate."] if rate else []
+    notes += _on_topology(decision)
     constraints = "; ".join(map(str, optimum.problem.constraints))
     intervals = {
         key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})
@@ -82,6 +83,7 @@ def summary(name: str, decision: DesignResult) -> Result:
             "built": None if built is None else {**_built_data(built), "architecture": dump(built.architecture)},
             "not_built": decision.not_built,
             "learning_rate": rate and rate.to_json(),
+            "on_topology": decision.on_topology and asdict(decision.on_topology),
             "built_interval": decision.built_interval,
             "published": {key: _built_data(one) for key, one in decision.published.items()},
         },
@@ -102,6 +104,23 @@ def _better_published(decision: DesignResult) -> list[str]:
         f"The published model {best} is better under the same constraints (see the table of published models): the "
         f"proportions of {_likeness(decision.shape)} do not suit this budget. Design with {argument('like', best)}."
     ]
+
+
+def _on_topology(decision: DesignResult) -> list[str]:
+    """Return a note about the training of the built model on the topology for which it was designed."""
+    on, built = decision.on_topology, decision.built
+    if on is None or built is None:
+        return []
+    mfu = decision.optimum.problem.assumptions.mfu
+    days = built.measures["chip_hours"] / on.chips / 24
+    note = (
+        f"On {on.topology}: {on.choice} needs an estimated {format_bytes(on.memory_bytes, 3)} of the "
+        f"{format_bytes(on.device_memory_bytes, 3)} per device. At an MFU of {mfu:.0%}, training takes {days:.3g} "
+        f"days; the roofline allows {on.roofline_mfu:.0%}."
+    )
+    if any(price.constraint.name == "memory_bytes" for price in decision.prices):
+        note += " memory_bytes is limited because no mesh, remat policy or microbatches fit a larger model at this MFU."
+    return [note]
 
 
 def _rate(decision: DesignResult) -> PeakRate | None:
@@ -167,9 +186,6 @@ def _to_train(decision: DesignResult) -> list[str]:
             about += f" If the FLOPs of the fitted runs are 6·N·D, give {argument('convention', '6-params-active')}."
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
-    activations = (
-        f" and the activations of {format(assumptions.memory_tokens)} tokens" if assumptions.memory_tokens else ""
-    )
     written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
     exact = option_hint(
         " --exact-shape builds the integers nearest to the optimum instead of hardware-friendly multiples."
@@ -178,7 +194,7 @@ def _to_train(decision: DesignResult) -> list[str]:
         f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}.{_expected(decision)} Effect on "
         f"{goal}: {cost}.{about}",
         f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}; "
-        f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter{activations}.",
+        f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter.",
         f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",
         f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: they "
@@ -285,7 +301,7 @@ STATE_SHARE = 0.6
 
 
 def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAssumptions) -> Result:
-    """Add the results of ``on_chips``, as a warning if one sequence per chip exceeds the chip's memory."""
+    """Add the results of ``on_chips``, as a warning if the state leaves little of the chips' memory."""
     data = result.data | {"on_chips": on_chips}
     if not on_chips:
         return replace(result, data=data)
@@ -293,27 +309,14 @@ def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAss
     said = (
         f"On {on_chips['chips']:.0f} chips: {on_chips['days']:.3g} days at {assumptions.mfu:.0%} of "
         f"{assumptions.chip_flops:.3g} FLOP/s; {format_bytes(memory)} per chip at {assumptions.bytes_per_param:g} "
-        f"bytes per parameter"
-    )
-    if assumptions.memory_tokens:
-        said += f", activations of {format(assumptions.memory_tokens)} tokens included."
-        return replace(result, notes=[*result.notes, said], data=data)
-    with_one = on_chips["memory_bytes_a_chip_with_a_sequence_each"]
-    said += (
-        f", without activations; {format_bytes(with_one)} with one sequence of {assumptions.sequence_length} tokens "
-        f"per chip"
+        f"bytes per parameter, without activations."
     )
     if limit is None or memory <= STATE_SHARE * limit:
-        return replace(result, notes=[*result.notes, f"{said}."], data=data)
-    if with_one <= limit:
-        said += (
-            f". The state takes {memory / limit:.0%} of the memory, but a step also needs gathered weights and "
-            "activations, so this model may not fit. Check it with `moejax plan --search --estimate`, or design with a "
-            "smaller --memory."
-        )
-        return replace(result, warnings=[*result.warnings, said], data=data)
-    tokens = f"{on_chips['chips'] * assumptions.sequence_length:.0f}"
-    said += f", which exceeds the {format_bytes(limit)} per chip. Include activations with --memory-tokens {tokens}."
+        return replace(result, notes=[*result.notes, said], data=data)
+    said += (
+        f" The state takes {memory / limit:.0%} of the memory, but a step also needs gathered weights and activations, "
+        "so this model may not fit. --topology, such as h100:64x8, designs a model that fits."
+    )
     return replace(result, warnings=[*result.warnings, said], data=data)
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from moejax.architecture import Architecture
 from moejax.kernels.table import preferred
-from moejax.laws.accounting import mtp_params, params
-from moejax.laws.memory import named_activations, training_memory
 from moejax.model.runtime import kept_names
+from moejax.plan.counts import mtp_params, named_activations, params, training_memory
 from moejax.plan.interconnect import interconnect
 from moejax.plan.plan import mesh_sizes, parameter_bytes, slice_mesh_sizes
 from moejax.plan.program_time import filled_rows

@@ -12,7 +12,7 @@ from moejax.errors import UserError
 from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.laws.memory import named_activations
 from moejax.model.runtime import REMAT_POLICIES
-from moejax.plan.analytic_estimate import analytic_estimate, divisors
+from moejax.plan.analytic_estimate import analytic_estimate, divisors, step_memory
 from moejax.plan.plan import Plan, abstract_mesh, mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
 from moejax.say import StageCallback, say
@@ -67,7 +67,7 @@ def _sizes_joined(training: Training, topology: Topology) -> dict[str, int]:
 def candidates(training: Training, topology: Topology, room: float = ROOM) -> list[PlanCandidate]:
     """Return all candidates that fit in ``room``, a share of a chip's memory, sorted by estimated step time."""
     limit = room * _limit(topology)
-    fitting = [one for one in _all(training, topology) if one.memory_bytes <= limit]
+    fitting = [_candidate(one, topology) for one, memory in _all(training, topology) if memory <= limit]
     return sorted(fitting, key=lambda one: (one.seconds, one.seconds_without_overlap, one.memory_bytes))
 
 
@@ -86,13 +86,19 @@ def with_mesh_that_fits(training: Training, topology: Topology) -> Training:
     try:
         training.check_mesh(abstract_mesh(mesh_sizes(training, topology)))
     except UserError as error:
-        best = min(_all(training, topology), key=lambda one: one.memory_bytes, default=None)
-        if best is None:
+        least = smallest(training, topology)
+        if least is None:
             raise
-        best = next(iter(candidates(training, topology)), best)
+        best = next(iter(candidates(training, topology)), least)
         say(f"{told(error)} The search begins with {best.words}.")
         return best.training
     return training
+
+
+def smallest(training: Training, topology: Topology) -> PlanCandidate | None:
+    """Return the candidate with the least estimated memory; None if no mesh fits."""
+    least = min(_all(training, topology), key=lambda one: one[1], default=None)
+    return None if least is None else _candidate(least[0], topology)
 
 
 def search(
@@ -175,7 +181,8 @@ def _more_chips(training: Training, topology: Topology) -> Iterator[PlanCandidat
             yield from candidates(training, larger)[:1]
 
 
-def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
+def _all(training: Training, topology: Topology) -> Iterator[tuple[Training, float]]:
+    """Yield all candidates with their estimated bytes on a chip."""
     mesh, policies = training.recipe.mesh, _remat_policies(training)
     for sizes in _meshes(topology.devices // mesh.joined(topology.devices, topology.slices)):
         shape = replace(mesh, **sizes)
@@ -187,7 +194,9 @@ def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
                 continue
             for remat in policies:
                 runtime = replace(one.recipe.runtime, remat=remat)
-                yield _candidate(replace(one, recipe=replace(one.recipe, runtime=runtime)), topology)
+                candidate = replace(one, recipe=replace(one.recipe, runtime=runtime))
+                memory = step_memory(candidate, mesh_sizes(candidate, topology), topology.platform)
+                yield candidate, memory.total
 
 
 def _remat_policies(training: Training) -> list[str]:

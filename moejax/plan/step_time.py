@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.chips import Chip
-from moejax.laws.memory import named_activations, training_memory
 from moejax.model.runtime import kept_names
+from moejax.plan.counts import flops_per_token, mtp_params, named_activations, params, training_memory
+from moejax.plan.topology import Topology
 from moejax.sharding import DATA, DCN_DATA, FSDP
 from moejax.train.step import moment_bytes
 from moejax.train.training import Training
@@ -90,6 +90,11 @@ def model_flops(training: Training) -> float:
     """Return the FLOPs that the model needs for a step: three forward passes, without the masked half of the scores."""
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
     return float(per_token.training_causal * training.recipe.batch_tokens)
+
+
+def mfu_of_step(training: Training, topology: Topology, seconds: float) -> float:
+    """Return the model FLOPs utilization of a step that takes ``seconds``."""
+    return model_flops(training) / (seconds * topology.chips * topology.known_chip.flops_per_second)
 
 
 def step_flops(training: Training) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.plan.analytic_estimate import analytic_estimate
 from moejax.plan.search import ROOM, PlanCandidate, ways
-from moejax.plan.step_time import model_flops
+from moejax.plan.step_time import mfu_of_step
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.wording import option_hint
@@ -136,7 +136,7 @@ def estimate_summary(
     tables = [Table("estimated memory of one chip", (Column(""), Column("bytes", format_bytes)), rows, [ESTIMATED])]
     if roofline is not None and topology.chip is not None:
         seconds, recipe = roofline.step_seconds, training.recipe
-        mfu = _mfu(training, topology, seconds)
+        mfu = mfu_of_step(training, topology, seconds)
         steps, tokens = recipe.total_steps, recipe.total_tokens
         hours = tokens / recipe.batch_tokens * seconds / 3600 * topology.chips
         run = _run_text(len(recipe.budgets_tokens) > 1, steps, tokens, hours, topology.chips, price)
@@ -216,7 +216,7 @@ def _estimated(one: PlanCandidate, is_own: bool) -> list[Any]:
         one.memory_bytes,
         roofline and roofline.step_seconds,
         roofline and roofline.step_seconds_without_overlap,
-        roofline and _mfu(one.training, one.topology, roofline.step_seconds),
+        roofline and mfu_of_step(one.training, one.topology, roofline.step_seconds),
         "does not fit" if _exceeds(one) else roofline.limited_by if roofline else "",
     ]
 
@@ -231,11 +231,6 @@ def _estimated_data(one: PlanCandidate) -> dict[str, Any]:
     if one.topology.chip is not None:
         data |= {"step_seconds": one.seconds, "step_seconds_without_overlap": one.seconds_without_overlap}
     return data
-
-
-def _mfu(training: Training, topology: Topology, seconds: float) -> float:
-    assert topology.chip is not None
-    return model_flops(training) / (seconds * topology.chips * topology.chip.flops_per_second)
 
 
 def search_summary(plans: list[Plan], price: float | None = None) -> Result:

@@ -83,6 +83,17 @@ class Topology:
         return CHIPS.get(self.chip_name)
 
     @property
+    def known_chip(self) -> Chip:
+        """Specification of one chip.
+
+        Raises:
+          UserError: the chips are CPU devices.
+        """
+        if self.chip is None:
+            raise UserError(f"The memory and speed of {self.name} are unknown; give TPUs or GPUs, such as h100:8x8.")
+        return self.chip
+
+    @property
     def device(self) -> Chip | None:
         """Specification of one device; None for CPU devices."""
         return None if self.chip is None else self.chip.device

@@ -19,6 +19,10 @@ from moejax.fit.selection.metrics import predict
 from moejax.interval import Interval
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
+from moejax.plan.analytic_estimate import analytic_estimate as estimated
+from moejax.plan.search import ROOM, candidates
+from moejax.plan.step_time import mfu_of_step
+from moejax.plan.topology import parse
 from moejax.quantities import format_bytes
 from moejax.report import render
 from moejax.result import Result
@@ -45,7 +49,6 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
     assert said["built"]["measures"]["flops"] <= 1e21 * (1 + 1e-9)
     each = said["on_chips"]
     assert each["memory_bytes_a_chip"] == said["built"]["measures"]["memory_bytes"] / 8
-    assert each["memory_bytes_a_chip_with_a_sequence_each"] > each["memory_bytes_a_chip"]
     assert said["published"]["dense-6.1b"]["measures"]["flops"] == pytest.approx(1e21)
     # What experts gain a law of dense models does not know, and so compares no mixtures.
     assert set(said["published"]) == {"dense-6.1b"}
@@ -68,24 +71,45 @@ def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_p
         assert 6 * values["params_total"] * equal["tokens"] == pytest.approx(point["budget"])
 
 
-@pytest.mark.parametrize(
-    ("limit", "counted", "flagged"),
-    [
-        (80e9, 0, "--memory-tokens 8192"),
-        (100e9, 0, "The state takes 78% of the memory"),
-        (140e9, 0, ""),
-        (None, 0, ""),
-        (80e9, 4096, ""),
-    ],
-)
-def test_memory_that_only_fits_because_activations_are_left_out_is_flagged(limit, counted, flagged):
-    found = {"chips": 2, "days": 1.0, "memory_bytes_a_chip": 78e9, "memory_bytes_a_chip_with_a_sequence_each": 90e9}
-    assumptions = CostAssumptions(memory_tokens=counted)
-    result = with_chips(Result(data={}), {**found, "memory_limit_bytes_a_chip": limit}, assumptions)
+@pytest.mark.parametrize("limit", [100e9, 140e9, None])
+def test_state_that_leaves_little_memory_is_flagged(limit):
+    found = {"chips": 2, "days": 1.0, "memory_bytes_a_chip": 78e9, "memory_limit_bytes_a_chip": limit}
+    result = with_chips(Result(data={}), found, CostAssumptions())
+    flagged = limit == 100e9
     ((said,), others) = (result.warnings, result.notes) if flagged else (result.notes, result.warnings)
     assert not others
-    assert flagged in said
-    assert ("without activations" in said) == (counted == 0)
+    assert ("The state takes 78% of the memory" in said) == flagged
+
+
+def test_a_design_for_a_topology_fits_by_the_estimates_and_has_their_mesh(capsys, tmp_path):
+    words = ("--law", "zhao", "--flops", "1e22", "--topology", "h100:2x8", "--json", "--out", str(tmp_path))
+    assert main(["design", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    on = said["on_topology"]
+    training = choose_hyperparameters(load(Training, str(tmp_path / "config.py"), [])).training
+    topology = parse("h100:2x8")
+    assert estimated(training, topology).memory.total == pytest.approx(on["memory_bytes"])
+    assert on["memory_bytes"] <= ROOM * on["device_memory_bytes"]
+    assert on["roofline_mfu"] >= 0.4
+    larger = ["design", "--law", "zhao", "--flops", "1e22", "--chips", "16", "--json", "--memory"]
+    assert main([*larger, str(said["built"]["measures"]["memory_bytes"] / 16 * 1.1), "--out", str(tmp_path / "b")]) == 0
+    capsys.readouterr()
+    training = choose_hyperparameters(load(Training, str(tmp_path / "b/config.py"), [])).training
+    assert all(mfu_of_step(one.training, topology, one.seconds) < 0.4 for one in candidates(training, topology))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--topology", "cpu:8"), "The memory and speed of cpu:8 are unknown"),
+        (("--topology", "h100:8", "--chips", "8"), "exclude each other"),
+        (("--topology", "h100:8", "--sweep", "flops=1e21:1e22"), "--topology designs one model"),
+        (("--days", "30"), "--days needs --topology or --chips"),
+    ],
+)
+def test_a_topology_that_cannot_be_designed_for_is_refused(words, sentence, capsys):
+    assert main(["design", "--law", "zhao", "--flops", "1e22", *words]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 SHORT_OF_TEXT = ("--flops", "1e22", "--unique-tokens", "25B")

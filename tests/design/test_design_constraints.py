@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from moejax.api.commands import design
 from moejax.design.build import build, integer_shape, max_tokens_within
 from moejax.design.constraint import Constraint, bounded, restated
 from moejax.design.coordinates import Shapes, Sizes
-from moejax.design.decide import beyond, design, of_shapes
+from moejax.design.decide import beyond, of_shapes
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.problem import of_sizes, optimize
 from moejax.design.sensitivity import along, flat_region, prices, undecided

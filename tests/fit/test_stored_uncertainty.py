@@ -10,7 +10,7 @@ import pytest
 from known_fit import known_fit, known_runs
 
 from moejax.__main__ import main
-from moejax.design.decide import design
+from moejax.api.commands import design
 from moejax.fit.fit_result import SCHEMA, FitResult, from_json
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from moejax.cli.options import REQUIRED, hidden, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.process import compile_quickly
+from moejax.cli.progress import progress
 from moejax.cli.shared import (
     LAW,
     SEQUENCE_LENGTH,
@@ -35,12 +37,14 @@ from moejax.wording import command
 
 if TYPE_CHECKING:
     from moejax.design.constraint import Constraint
+    from moejax.design.decide import DesignResult
     from moejax.design.measures import CostAssumptions
     from moejax.design.problem import Problem
+    from moejax.plan.topology import Topology
     from moejax.result import Result
 
 EXAMPLE = """\
-moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
+moejax design --law zhao --flops 1e24 --topology h100:64x8
 moejax design --law all --flops 1e24 --params-total 1T
 moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwen3-30b-a3b --out designed
 moejax design --law zhao --target-loss 2.0 --minimize lifetime_flops --served-tokens 10T --params-total 1T
@@ -97,16 +101,22 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     )
     chip_hours: float | None = option(None, "chip-hours of training", metavar="NUMBER", group=AT_MOST)
     target_loss: float | None = option(None, "loss to reach, if --minimize is not loss", metavar="NATS", group=AT_MOST)
+    topology: str | None = option(
+        None,
+        "chips to train on, such as h100:64x8 (64 hosts of 8 GPUs) or v5p:8x8x8; the model fits in their memory by the "
+        "estimates of `moejax plan`, and config.py has the mesh, remat policy and microbatches",
+        metavar="CHIP:SHAPE",
+        group=AT_MOST,
+        excludes=("chips", "memory", "chip_flops"),
+    )
     memory: float | None = option(
         None,
-        "memory of one chip, for parameters and optimizer state, such as 80G",
+        "memory of one chip, for parameters and optimizer state only, such as 80G",
         metavar="BYTES",
         group=AT_MOST,
         needs=("chips",),
     )
-    days: float | None = option(
-        None, "days of training on all --chips", metavar="NUMBER", group=AT_MOST, needs=("chips",)
-    )
+    days: float | None = option(None, "days of training on all chips", metavar="NUMBER", group=AT_MOST)
     chips: Annotated[int, whole(1, 10**9)] | None = option(
         None, "number of chips, for --memory and --days", metavar="COUNT", group=AT_MOST
     )
@@ -127,9 +137,6 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         None, "sequence length of training (default: the config's, or 4096)", metavar="TOKENS", group=COUNTING
     )
     context: Length = option(32_768, "tokens in the key-value cache, for --kv-bytes", metavar="TOKENS", group=COUNTING)
-    memory_tokens: Annotated[int, whole(0, 10**18)] = option(
-        0, "tokens whose activations --memory includes", metavar="TOKENS", group=COUNTING
-    )
     served_tokens: NotNegative = option(0.0, "tokens served, for --lifetime-flops", metavar="NUMBER", group=COUNTING)
     chip_flops: Positive = option(989e12, "peak FLOP/s of one chip", metavar="NUMBER", group=COUNTING)
     mfu: Share = option(0.4, "assumed share of the peak FLOP/s", metavar="SHARE", group=COUNTING)
@@ -162,6 +169,13 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             raise UserError(
                 f"--sweep was given {len(self.sweep)} times; give it once for a frontier, twice for a landscape."
             )
+        if self.topology and (self.law == "all" or self.sweep):
+            raise UserError(
+                "--topology designs one model under a single law; name the law and leave out --sweep, or give --chips "
+                "and --memory."
+            )
+        if self.days is not None and not (self.chips or self.topology):
+            raise UserError("--days needs --topology or --chips; give one of them.")
 
     def prepare(self) -> None:
         """Compile without LLVM optimization: these programs run for about a second, so compilation dominates."""
@@ -181,25 +195,43 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             say(f"Wrote {', '.join(written_in(self.out))} to {self.out}.")
         render.show(result, as_json=self.json, as_latex=self.latex)
 
+    @functools.cached_property
+    def _topology(self) -> Topology | None:
+        from moejax.plan.topology import parse
+
+        return None if self.topology is None else parse(self.topology)
+
     def _one_law(self) -> Result:
         from moejax.design.decide import decide, on_chips
         from moejax.design.summary import summary, with_chips
         from moejax.fit.fit_result import FitResult
+        from moejax.plan.design_that_fits import design_that_fits
 
         name, law, known = named_law(self.law, self.constants)
-        problem = self._problem(law, self._constraints())
-        decision = decide(
-            problem,
-            like=self.architecture(),
-            within=self.within,
-            known=known,
-            exact=self.exact_shape,
-            resampled=self.resamples_of(known) if self.runs else None,
-            level=self.level,
-        )
+        like, resampled = self.architecture(), self.resamples_of(known) if self.runs else None
+
+        def designed(*more: Constraint) -> DesignResult:
+            return decide(
+                self._problem(law, (*constraints, *more)),
+                like=like,
+                within=self.within,
+                known=known,
+                exact=self.exact_shape,
+                resampled=resampled,
+                level=self.level,
+            )
+
+        constraints = self._constraints(least=0 if self.topology else 1)
+        if self._topology is None:
+            decision = designed()
+        else:
+            with progress() as show:
+                decision = design_that_fits(designed, self._topology, show)
+        problem = decision.optimum.problem
         if self.out and decision.built is not None:
             write_text(self.out / "config.py", decision.config())
-            plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", "CHIP:SHAPE", "--search")
+            topology = self.topology or "CHIP:SHAPE"
+            plan = command("moejax", "plan", f"--config={self.out}/config.py", "--topology", topology, "--search")
             say(f"To plan its training, run {plan}")
         if self.out:
             # The import of figures is slow, and few designs are drawn.
@@ -308,16 +340,15 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             convention=checked_convention(self.convention),
             sequence_length=self.sequence_length or self.architecture_and_length()[1] or SEQUENCE_LENGTH,
             context=self.context,
-            memory_tokens=self.memory_tokens,
             served_tokens=self.served_tokens,
-            chip_flops=self.chip_flops,
+            chip_flops=self._topology.known_chip.flops_per_second if self._topology else self.chip_flops,
             mfu=self.mfu,
         )
 
     def _constraints(self, *, least: int = 1) -> tuple[Constraint, ...]:
         from moejax.design.constraint import Constraint, bounded, held
 
-        chips = self.chips or 0
+        chips = self._topology.chips if self._topology else self.chips or 0
         maxima = {name: getattr(self, name) for name in MEASURES} | {"loss": self.target_loss}
         constraints = [Constraint(name=name, high=value) for name, value in maxima.items() if value is not None]
         if self.memory is not None:
