@@ -58,6 +58,7 @@ GIVEN = {
     "accuracy": 0.6,
     "expansion": 8.0,
     "num_experts": 8.0,
+    "expert_expansion": 8.0,
     "granularity": 4.0,
     "sparsity": 0.9,
     "params_total": 1e10,
@@ -94,6 +95,21 @@ def test_every_rule_gives_the_decisions_it_names_each_a_finite_number_with_its_o
     ]
     of_one_place = {(estimand.name, estimand.symbol) for estimand in (*estimands, *coefficient_estimands(law))}
     assert len({name for pair in of_one_place for name in pair}) == 2 * len(of_one_place), taken
+
+
+def test_a_decision_reads_experts_by_the_ratio_that_the_law_reads_of_the_table():
+    given = decision_estimands(LAWS["expert_count"], {"flops": 1e22, "num_experts": 32.0, "top_k": 2.0})[0].given
+    assert given == {"flops": 1e22, "expert_expansion": 16.0}
+    assert (
+        decision_estimands(Sparsity, {"flops": 1e22, "num_experts": 32.0, "top_k": 2.0})[0].given["sparsity"] == 15 / 16
+    )
+    fitted = {"num_experts": (1.0, 64.0), "top_k": (1.0, 4.0), "expert_expansion": (1.0, 16.0)}
+    assert not outside(reach(given), fitted)
+    assert outside(reach({"expert_expansion": 32.0}), fitted) == {"expert_expansion": 2.0}
+    with pytest.raises(ValueError, match="num_experts alone does not determine; give top_k too, or expert_expansion"):
+        decision_estimands(LAWS["expert_count"], {"flops": 1e22, "num_experts": 32.0})
+    with pytest.raises(ValueError, match=r"num_experts / top_k must be at least 1"):
+        decision_estimands(LAWS["expert_count"], {"flops": 1e22, "num_experts": 2.0, "top_k": 4.0})
 
 
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)

@@ -22,7 +22,7 @@ RATIOS = {
     "tokens_per_param": ("tokens", "params_active"),
     "expansion": DERIVED["expansion"],
     # A sparsity of 0.99 is far from 0.95 although the ratio is only 1.04, so 1/(1 - S) is compared.
-    "expert_expansion": DERIVED["sparsity"],
+    "expert_expansion": DERIVED["expert_expansion"],
     "active_experts": DERIVED["active_experts"],
     "shared_share": DERIVED["shared_share"],
     "granularity": DERIVED["granularity"],
