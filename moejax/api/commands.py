@@ -344,7 +344,7 @@ def design(
     hold: Mapping[str, float | int] | None = None,
     range: Mapping[str, tuple[float, float]] | None = None,
     like: Architecture | str | None = None,
-    convention: str = "exact",
+    convention: str | None = None,
     shape: bool = False,
     topology: str | None = None,
     within: float = 0.001,
@@ -361,7 +361,7 @@ def design(
       range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
       like: architecture, or name of a published model, that gives the proportions that the law does not read.
       convention: convention for a model's FLOPs, a key of ``moejax.laws.conventions.FLOPS`` such as
-        ``6-params-active``.
+        ``6-params-active``; by default that of a fit's runs if it is known, else ``exact``.
       shape: True to search over shapes with exact counts, instead of over sizes first.
       topology: chips to train on, such as ``h100:8x8``, in whose memory the model must fit by the estimates of
         ``moejax plan``. The result's ``on_topology`` has the mesh, remat policy and microbatches.
@@ -388,7 +388,7 @@ def design(
     # A published set and a fit contain a law.
     bare: Any = getattr(known, "law", known)
     like = published_model(like).architecture if isinstance(like, str) else like
-    assumptions = CostAssumptions(convention=checked_convention(convention))
+    assumptions = CostAssumptions(convention=checked_convention(convention, known))
     chips = None if topology is None else parse(topology)
     if chips is not None:
         assumptions = dataclasses.replace(assumptions, chip_flops=chips.known_chip.flops_per_second)

@@ -72,6 +72,23 @@ def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
     return ranges(dataclasses.replace(runs, design=dataclasses.replace(design, flops=spent)))
 
 
+def flops_convention(runs: Runs) -> str:
+    """Return ``6-params-active`` if the FLOPs of the runs are 6 · active parameters · tokens, or are not known besides;
+    empty if they follow another convention."""
+    design = runs.design
+    if design.params_active is None or design.tokens is None:
+        return ""
+    product = FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active) * np.asarray(design.tokens)
+    ratio = 1.0 if design.flops is None else np.asarray(design.flops) / product
+    return OF_ACTIVE if np.all(np.abs(np.log(ratio)) < np.log(COUNTED_ALIKE)) else ""
+
+
+COUNTED_ALIKE = 1.05
+"""Largest ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
+OF_ACTIVE = "6-params-active"
+"""Convention of FLOPs in ``laws.conventions.FLOPS``."""
+
+
 def outside(values: Mapping[str, float], fitted: Ranges) -> dict[str, float]:
     """Return the ratio of each value to the largest run's if above it (> 1), or to the smallest run's if below it (<
     1), keyed by name. Values within the runs are left out."""
