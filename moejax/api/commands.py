@@ -44,7 +44,7 @@ from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
-from moejax.fit.uncertainty.estimates import beyond_each, estimate
+from moejax.fit.uncertainty.estimates import beyond_each, estimate, with_expansion_of_runs
 from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.laws import LAWS, called, law_name
 from moejax.laws.catalogue import find as published_model
@@ -150,6 +150,7 @@ def decide(
     own = None if runs is None else runs_of(fit, runs)
     resampled = resampled_fits(fit, own, bootstrap, seed=seed) if bootstrap and own is not None else None
     decided = estimate(fit, estimands, resampled=resampled, level=level)
+    decided = decided if own is None else with_expansion_of_runs(decided, own)
     fitted = fit.fitted if own is None else where_decided(own)
     return Answers(decisions=decided, beyond=beyond_each(decided, fitted), warnings=fit.warnings)
 

@@ -55,6 +55,12 @@ def test_an_optimum_says_how_far_it_is_beyond_what_its_law_was_fitted_to(flops, 
         assert factor == pytest.approx(optimum.values[name] / known.fitted[name][1])
 
 
+def test_the_sentence_on_abnars_convention_is_for_laws_that_read_total_parameters_and_sparsity():
+    abnar, other = (Sizes(LAWS[name].inputs).assumes for name in ("sparsity", "expert_count"))
+    assert "Active parameters follow the convention proportional (N_a = (1-S)·N). Abnar et al." in abnar
+    assert other == "Total parameters follow the convention proportional (N_a = (1-S)·N)."
+
+
 def test_a_range_bounds_a_quantity_on_both_sides():
     assert bounded({"tokens": (1, 2)}) == (Constraint(name="tokens", low=1.0, high=2.0),)
     free = design("chinchilla", flops=1e22).optimum.values["tokens"]
@@ -87,7 +93,7 @@ def test_a_design_says_how_far_its_integers_miss_a_fixed_value():
 
 
 def test_a_design_searches_over_shapes_if_asked():
-    with pytest.raises(UserError, match=r"Search over shapes \(shape=True\)"):
+    with pytest.raises(UserError, match=r"search over shapes \(shape=True\)"):
         design("chinchilla", flops=1e22, kv_bytes=1e9)
     found = design("chinchilla", flops=1e22, kv_bytes=1e9, shape=True)
     assert isinstance(found.optimum.problem.space, Shapes)
@@ -134,7 +140,7 @@ def test_a_frontier_falls_with_the_budget(zhao):
             "loss",
             "at least 2e.12 and at most 1e.12",
         ),
-        ((Constraint(name="kv_bytes", high=1e9),), "loss", "Search over shapes"),
+        ((Constraint(name="kv_bytes", high=1e9),), "loss", "or tokens instead, or search over"),
         (
             (Constraint(name="flops", high=1e20), Constraint(name="loss", high=1.83)),
             "loss",

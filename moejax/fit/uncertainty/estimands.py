@@ -137,7 +137,9 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
         if wanting:
             said += f" without {also_needed(wanting[0], given)}; give it too, or let moejax design choose it"
         raise NoDecision(f"{said}. {what_is_decided(law)}")
-    return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
+    # A number is decided by the rule that uses the most quantities.
+    deciding = {name: rule for rule in sorted(rules, key=lambda one: len(one.given)) for name in rule.gives}
+    return [_estimand(rule, name, given) for rule in rules for name in rule.gives if deciding[name] is rule]
 
 
 def _determined(law: type, given: Mapping[str, float]) -> dict[str, float]:
