@@ -139,7 +139,7 @@ class DesignResult(Shown):
     built_interval: tuple[float, float] | None = None
     """Prediction interval of the loss of ``built``, by the fit; None for published constants, or if there is none."""
     on_topology: OnTopology | None = None
-    """How to train ``built`` on the chips for which it was designed; None without a topology."""
+    """Estimated way to train ``built`` on the chips for which it was designed; None without a topology."""
     beyond: Mapping[str, float] = field(default_factory=dict)
     """Factors by which the optimum exceeds the range of the fitted runs; for published constants, only if no model was
     built."""
