@@ -146,7 +146,7 @@ def ludziejewski(table: Path) -> Truth:
     pool = Design(params_active=active, tokens=tokens, num_experts=experts, top_k=np.ones(len(active)))
     law = PUBLISHED["expert_count"]["ludziejewski-2025"].law
     run = {"params_active": 6e10, "tokens": 2.8e12, "num_experts": 16.0, "top_k": 1.0}
-    asked = (prediction_estimand(law, run), _decision(law, "N_act*", flops=1e24, num_experts=16.0))
+    asked = (prediction_estimand(law, run), _decision(law, "N_act*", flops=1e24, expert_expansion=16.0))
     return Truth(law, grid, _affordable(pool, grid), asked)
 
 

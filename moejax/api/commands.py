@@ -44,7 +44,7 @@ from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.bootstrap import bootstrap as resampled_fits
 from moejax.fit.uncertainty.estimands import decision_estimands
-from moejax.fit.uncertainty.estimates import beyond_each, estimate
+from moejax.fit.uncertainty.estimates import beyond_each, estimate, with_expansion_of_runs
 from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.laws import LAWS, called, law_name
 from moejax.laws.catalogue import find as published_model
@@ -150,6 +150,7 @@ def decide(
     own = None if runs is None else runs_of(fit, runs)
     resampled = resampled_fits(fit, own, bootstrap, seed=seed) if bootstrap and own is not None else None
     decided = estimate(fit, estimands, resampled=resampled, level=level)
+    decided = decided if own is None else with_expansion_of_runs(decided, own)
     fitted = fit.fitted if own is None else where_decided(own)
     return Answers(decisions=decided, beyond=beyond_each(decided, fitted), warnings=fit.warnings)
 
@@ -344,7 +345,7 @@ def design(
     hold: Mapping[str, float | int] | None = None,
     range: Mapping[str, tuple[float, float]] | None = None,
     like: Architecture | str | None = None,
-    convention: str = "exact",
+    convention: str | None = None,
     shape: bool = False,
     topology: str | None = None,
     within: float = 0.001,
@@ -361,7 +362,7 @@ def design(
       range: smallest and largest values, such as ``{"tokens": (1e11, 1e13)}``.
       like: architecture, or name of a published model, that gives the proportions that the law does not read.
       convention: convention for a model's FLOPs, a key of ``moejax.laws.conventions.FLOPS`` such as
-        ``6-params-active``.
+        ``6-params-active``; by default that of a fit's runs if it is known, else ``exact``.
       shape: True to search over shapes with exact counts, instead of over sizes first.
       topology: chips to train on, such as ``h100:8x8``, in whose memory the model must fit by the estimates of
         ``moejax plan``. The result's ``on_topology`` has the mesh, remat policy and microbatches.
@@ -388,7 +389,7 @@ def design(
     # A published set and a fit contain a law.
     bare: Any = getattr(known, "law", known)
     like = published_model(like).architecture if isinstance(like, str) else like
-    assumptions = CostAssumptions(convention=checked_convention(convention))
+    assumptions = CostAssumptions(convention=checked_convention(convention, known))
     chips = None if topology is None else parse(topology)
     if chips is not None:
         assumptions = dataclasses.replace(assumptions, chip_flops=chips.known_chip.flops_per_second)

@@ -35,6 +35,9 @@ HELD = 0.05
 """Relative tolerance of an integer shape's measures for equality constraints and lower bounds. A directly bounded
 dimension of the shape stays within its bounds if they contain an integer."""
 
+SMALL_MISS = 0.001
+"""Relative difference below which a missed constraint is not reported."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
@@ -223,6 +226,19 @@ def _tokens_for_loss(problem: Problem, architecture: Architecture, loss: float) 
         middle = (low + high) / 2
         low, high = (middle, high) if reached(middle) > 0 else (low, middle)
     return math.exp(high)
+
+
+def missed(problem: Problem, built: Built) -> dict[str, tuple[Constraint, float]]:
+    """Return the equality constraints and lower bounds that a built model misses within the tolerance ``HELD``, with
+    its values, keyed by measure."""
+    return {
+        name: (constraint, built.measures[name])
+        for name, constraint in problem.merged_constraints().items()
+        if name in built.measures
+        and not constraint.low * (1 - SMALL_MISS)
+        <= built.measures[name]
+        <= (constraint.high * (1 + SMALL_MISS) if constraint.low == constraint.high else math.inf)
+    }
 
 
 def _kept(constraint: Constraint, measures: Mapping[str, float]) -> bool:

@@ -46,7 +46,7 @@ def bounded(given: Mapping[str, tuple[float, float]]) -> tuple[Constraint, ...]:
     """Return constraints that bound quantities, each by its smallest and its largest value.
 
     Raises:
-      UserError: the bounds of a quantity are not two numbers in ascending order.
+      UserError: the bounds of a quantity are not two numbers, the smaller first.
     """
     constraints = []
     for name, bounds in given.items():
@@ -54,7 +54,7 @@ def bounded(given: Mapping[str, tuple[float, float]]) -> tuple[Constraint, ...]:
             low, high = (math.nan, math.nan) if isinstance(bounds, str) else map(float, bounds)
         except (TypeError, ValueError):
             low = high = math.nan
-        if not low < high:
+        if not low <= high:
             raise UserError(
                 f"The range of {name} is {shown(bounds)}; give the smallest and the largest value, such as "
                 f'range={{"{name}": (1, 10)}}.'

@@ -145,7 +145,7 @@ class Sizes:
     def assumes(self) -> str:
         """Return a sentence on the active-parameter convention if it affects the law, else an empty string."""
         matters = "num_experts" in self.inputs and bool({"params_total", "params_active"} & set(self.inputs))
-        return sentence(self.active_params) if matters else ""
+        return sentence(self.active_params, reads_total="params_total" in self.inputs) if matters else ""
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:

@@ -143,6 +143,8 @@ class DesignResult(Shown):
     beyond: Mapping[str, float] = field(default_factory=dict)
     """Factors by which the optimum exceeds the range of the fitted runs; for published constants, only if no model was
     built."""
+    fitted_convention: str = ""
+    """Convention of the FLOPs of a fit's runs; empty if unknown."""
     published: Mapping[str, Built] = field(default_factory=dict)
     """Published models trained under the same constraints, if these limit the tokens."""
 
@@ -186,15 +188,11 @@ class DesignResult(Shown):
         return self.built
 
 
-def customary_model(inputs: Iterable[str]) -> str:
-    """Return the name of the published model with default proportions, which is dense for laws of dense models."""
-    dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(inputs)
-    return DENSE if dense else MIXTURE
-
-
-def customary(law: Law) -> Architecture:
-    """Return the architecture of ``customary_model``."""
-    return CATALOGUE[customary_model(law.inputs)].architecture
+def customary_model(inputs: Iterable[str], *, dense: bool = False) -> str:
+    """Return the name of the published model with default proportions, which is dense for laws of dense models, and if
+    ``dense``."""
+    of_dense = {"params_total", "num_experts", "top_k", "expert_hidden"}.isdisjoint(inputs)
+    return DENSE if dense or of_dense else MIXTURE
 
 
 def decide(
@@ -243,6 +241,7 @@ def decide(
         by="" if likely is None else likely.method,
         without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
+        fitted_convention=getattr(known, "flops_convention", ""),
     )
     far = {} if known is None else beyond(known, optimum)
     without_model = replace(decision, beyond=far)
@@ -323,9 +322,16 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     """Return the problem with architectures as its search space.
 
     Raises:
-      UserError: the model that gives the proportions is dense, but the law or a constraint requires experts.
+      UserError: the model that gives the proportions is dense, but the law or a constraint requires experts; or it
+        has experts, but a constraint requires a dense model.
     """
-    like = customary(problem.law) if like is None else like
+    dense = next((one for one in problem.constraints if one.name in EXPANSIONS and one.high <= 1), None)
+    like = CATALOGUE[customary_model(problem.law.inputs, dense=bool(dense))].architecture if like is None else like
+    if dense and like.is_moe:
+        raise UserError(
+            f"{dense} needs a dense model, but the model that gives the proportions has experts; give a dense model "
+            f"({argument('like', DENSE)})."
+        )
     check_experts(problem.law, design_of(like, 1.0))
     chosen = {c.name for c in problem.space.coordinates}
     inputs = tuple(name for name in problem.law.inputs if name != "unique_tokens" or name in chosen)

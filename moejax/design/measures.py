@@ -38,8 +38,15 @@ class CostAssumptions:
     "exact-causal" instead."""
 
 
-def checked_convention(name: str) -> str:
-    """Return the name of a convention for FLOPs, or raise ``UserError`` if it is unknown."""
+def checked_convention(name: str | None, known: object = None) -> str:
+    """Return the name of a convention for FLOPs; by default that of a fit's runs, if ``known`` is such a fit, else
+    "exact".
+
+    Raises:
+      UserError: the convention is unknown.
+    """
+    if name is None:
+        return getattr(known, "flops_convention", "") or CostAssumptions.convention
     if name not in FLOPS:
         raise UserError(f"{argument('convention', name)} is unknown; {did_you_mean(name, FLOPS)}")
     return name

@@ -20,7 +20,7 @@ from moejax.float64 import float64
 from moejax.laws.active_params import ActiveParams
 from moejax.laws.law import Law
 from moejax.minimize import sobol
-from moejax.wording import argument, option_hint
+from moejax.wording import argument, listed, option_hint
 
 STARTS = 8
 SAME = 1e-6
@@ -99,9 +99,10 @@ class Problem:
             for name in program.measured:
                 if MEASURES[name].of(candidate, self.assumptions) is None:
                     asked = next((c.said for c in self.constraints if c.name == name and c.said), name)
+                    chosen = listed([c.name for c in program.coordinates], "or")
                     raise UserError(
-                        f"{asked} cannot be constrained: {reads}, and these do not determine it. Search over "
-                        f"shapes ({argument('shape', True)}), or leave the constraint out."
+                        f"{asked} cannot be constrained: {reads}, and these do not determine it. Constrain {chosen} "
+                        f"instead, or search over shapes ({argument('shape', True)})."
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from moejax.config import dump
-from moejax.design.build import Built
+from moejax.design.build import HELD, Built, missed
 from moejax.design.constraint import Constraint
 from moejax.design.decide import DesignResult, Repeats
 from moejax.design.frontier import Landscape, Point
@@ -180,10 +180,8 @@ def _to_train(decision: DesignResult) -> list[str]:
         cost = f"layers, widths and heads {costs[0]} over sizes alone, and {cost} {more}"
         about = (
             " Constraints, ranges and intervals refer to sizes alone, with FLOPs of 6·N·D; the FLOPs of the other "
-            f"columns follow the convention {assumptions.convention}."
+            f"columns follow the convention {assumptions.convention}{_as_fitted(decision)}."
         )
-        if decision.by and assumptions.convention == "exact":
-            about += f" If the FLOPs of the fitted runs are 6·N·D, give {argument('convention', '6-params-active')}."
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
@@ -193,12 +191,30 @@ def _to_train(decision: DesignResult) -> list[str]:
     return [
         f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}.{_expected(decision)} Effect on "
         f"{goal}: {cost}.{about}",
+        *_missed(shape.problem, built),
         f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}; "
         f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter.",
         f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",
         f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: they "
         f"keep its ratios to the width, or its values. Choose another architecture with {argument('like')}.",
+    ]
+
+
+def _as_fitted(decision: DesignResult) -> str:
+    """Return how the convention of FLOPs compares with that of the fitted runs; empty if this is unknown."""
+    chosen, fitted = decision.optimum.problem.assumptions.convention, decision.fitted_convention
+    if not fitted:
+        return ""
+    return ", like those of the fitted runs" if chosen == fitted else f", and those of the fitted runs {fitted}"
+
+
+def _missed(problem: Problem, built: Built) -> list[str]:
+    """Return a note for each constraint that the integers of the built model miss."""
+    return [
+        f"The model meets {constraint} only within {HELD:.0%}, because its dimensions are integers: its {name} is "
+        f"{in_units(name, value)}."
+        for name, (constraint, value) in missed(problem, built).items()
     ]
 
 

@@ -36,6 +36,7 @@ from moejax.fit.uncertainty.estimates import (
     estimate,
     predict_run,
     reach,
+    with_expansion_of_runs,
 )
 from moejax.fit.uncertainty.extrapolation import where_decided
 from moejax.fit.uncertainty.profile import profile
@@ -231,7 +232,7 @@ def answer(
     level: float = 0.9,
 ) -> Answers:
     """Return a copy of ``answers`` with the answers to all requested questions."""
-    decided = estimate(fit, asked.decisions, resampled=resampled, level=level)
+    decided = with_expansion_of_runs(estimate(fit, asked.decisions, resampled=resampled, level=level), read.runs)
     reads = type(fit.law).inputs
     reached = [(one.given, beyond(reach(one.given), read.runs, reads)) for one in asked.predictions]
     far = [Beyond(given=given, times=times) for given, times in reached if times]

@@ -162,6 +162,11 @@ class FitResult(Plotted):
         return {} if self.uncertainty is None else self.uncertainty.ranges
 
     @property
+    def flops_convention(self) -> str:
+        """Convention of the fitted runs' FLOPs (``moejax.laws.conventions.FLOPS``); empty if unknown."""
+        return "" if self.uncertainty is None else self.uncertainty.flops_convention
+
+    @property
     def dropped(self) -> tuple[str, ...]:
         """Messages about rows left out of the fit, with the reasons."""
         return () if self.uncertainty is None else self.uncertainty.dropped

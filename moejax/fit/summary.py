@@ -256,6 +256,10 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
     notes = [f"! {words}: intervals{by} would be too small and are not shown." for words, by in few]
     if by == STANDARD:
         notes.append("Intervals are Student's t with df degrees of freedom.")
+    notes += [
+        f"! At {where} the decision assumes {assumed}."
+        for where, assumed in dict.fromkeys((one.where, one.assumes) for one in decisions if one.assumes)
+    ]
     return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key=DECISIONS)
 
 

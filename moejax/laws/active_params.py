@@ -83,6 +83,22 @@ class BackboneByTotal:
         return params_total * (self.share + (1 - self.share) * (1 - sparsity))
 
 
+@pytree
+@dataclass(frozen=True)
+class AtExpansion:
+    """N_a = N / ``expansion`` at every sparsity, for models whose ratio of total to active parameters is known."""
+
+    expansion: Scalar
+
+    @property
+    def meaning(self) -> str:
+        """Return the convention in words."""
+        return f"N_a = N/{self.expansion:g}"
+
+    def __call__(self, params_total: Scalar, sparsity: Scalar) -> Any:
+        return params_total / self.expansion
+
+
 ACTIVE_PARAMS = {
     "proportional": Proportional(),
     "backbone_by_active": BackboneByActive(ratio=0.5),
@@ -105,10 +121,16 @@ def convention(name: str | None = None) -> Any:
     return ACTIVE_PARAMS[name]
 
 
-def sentence(taken: ActiveParams) -> str:
-    """Return a sentence that names a convention, for outputs that depend on it."""
+def sentence(taken: ActiveParams, *, reads_total: bool = True) -> str:
+    """Return a sentence that names a convention, for outputs that depend on it.
+
+    Args:
+      reads_total: True if the law reads total parameters and sparsity, like that of Abnar et al.; False if it reads
+        active parameters, so that the convention gives the total parameters.
+    """
     name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
+    counts, but = ("Active", ". Abnar et al. give no convention") if reads_total else ("Total", "")
     return (
-        f"Active parameters follow the convention {name} ({taken.meaning}). Abnar et al. give no convention"
+        f"{counts} parameters follow the convention {name} ({taken.meaning}){but}"
         f"{option_hint('; choose one with --active-convention')}."
     )

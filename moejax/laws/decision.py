@@ -35,6 +35,9 @@ class DecisionRule:
     reason: Callable[..., str] | None = None
     """``reason(law, **given)``: why the law has no answer."""
 
+    assumes: str = ""
+    """Assumption about quantities that are not given, as a clause; empty if there is none."""
+
     def why_none(self, law: Callable[[Design], Any], given: Mapping[str, float]) -> str:
         """Return the reason why a law has no answer for the given quantities, as the end of a sentence."""
         said = self.reason(law, **{name: given[name] for name in self.given}) if self.reason is not None else ""

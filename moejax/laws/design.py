@@ -182,6 +182,7 @@ DERIVED = {
     "expansion": ("params_total", "params_active"),
     "active_experts": ("top_k", "num_shared_experts"),
     "shared_share": ("top_k", "num_shared_experts"),
+    "expert_expansion": ("num_experts", "top_k"),
     "sparsity": ("num_experts", "top_k"),
     "activation_ratio": ("num_experts", "top_k", "num_shared_experts"),
     "granularity": ("model_dim", "expert_hidden"),

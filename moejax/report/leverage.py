@@ -154,13 +154,15 @@ def leverage_under_law(
             f"{' and '.join(families)}; use a law that reads experts or total parameters, such as zhao or abnar."
         )
     rows, optima = [], ([], [])
+    drawn: list[list[float]] = []
     likely = known.likely(resampled) if isinstance(known, FitResult) else None
     warnings = [known.without_intervals] if likely is None and getattr(known, "without_intervals", "") else []
     for budget in flops:
         both = leverage(law, a, b, budget)
         for found, optimum in zip(optima, (both.family, both.against), strict=True):
             found.append(optimum)
-        ends = None if likely is None else likely.interval_of(leverages_under(both, likely.laws), level)
+        drawn.append([] if likely is None else leverages_under(both, likely.laws))
+        ends = None if likely is None else likely.interval_of(drawn[-1], level)
         probes = None if likely is None else likely.probes
         if probes is not None and ends is not None and probes.moved(leverages_under(both, probes.laws), ends):
             warnings.append(
@@ -173,6 +175,8 @@ def leverage_under_law(
         if far := beyond_in_words(beyond(known, *found)):
             warnings.append(f"{letter} ({family}) lies outside the law's fitted range: {', '.join(far)}.")
     notes = [f"law: {name}; both families have their optimal sizes."]
+    if likely is not None and rows[0].low is not None:
+        notes += constant(drawn[0], leverages_under(leverage(law, a, b, flops[0] / 10), likely.laws))
     return LeverageTable(rows, notes, warnings, level, families, "" if likely is None else likely.method)
 
 
@@ -192,12 +196,23 @@ def leverage_under_formula(
         far = outside({"flops": budget}, fit.fitted) | outside({"flops": budget * value}, fit.fitted)
         warnings += [f"At {budget:.3g} FLOPs: {sentence}" for sentence in sentences(far)]
     notes = [f"law: {law.formula.text}"]
+    if rows[0].low is not None:
+        notes += constant(*(intervals(fit, FormulaLeverage(a, b, one), level)[:3] for one in (flops[0], flops[0] / 10)))
     if any(row.leverage is None for row in rows):
         notes.append(
             "The leverage is undefined at budgets at which B does not reach A's loss within a factor of 9 million of "
             "the budget."
         )
     return LeverageTable(rows, notes, warnings, level, by=fit.method)
+
+
+def constant(here: Any, elsewhere: Any) -> list[str]:
+    """Return a note if leverages at two budgets are equal within the tolerance of the search."""
+    if not np.allclose(np.log(here), np.log(elsewhere), rtol=0, atol=1e-4, equal_nan=True):
+        return []
+    return [
+        "Under this law the leverage is the same at every budget, so its interval does not grow with extrapolation."
+    ]
 
 
 def _known(value: float | None) -> float | None:

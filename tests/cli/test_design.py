@@ -236,7 +236,10 @@ def test_constraints_that_conflict_are_named(capsys, minimize):
         (("--law", "chinchilla", "--flops", "1e21", "--hold", "width=8"), "width is unknown"),
         (("--law", "chinchilla", "--flops", "1e21", "--range", "tokens=5"), "NAME=LOW:HIGH"),
         (("--law", "chinchilla", "--flops", "1e21", "--convention", "tien"), "did you mean tian"),
-        (("--law", "leverage", "--params-total", "1e9"), "Search over shapes"),
+        (
+            ("--law", "leverage", "--params-total", "1e9"),
+            "Constrain expert_expansion, granularity or flops",
+        ),
         (("--law", "three_factor", "--flops", "1e21"), "No constants are published"),
         (("--law", "zhao", "--flops", "1e21", "--arch", "dense-6.1b", "--shape"), "the number of active experts"),
         (

@@ -16,7 +16,6 @@ from moejax.cli.parser import parse_command
 from moejax.errors import UserError
 from moejax.fit.answers import asked_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.selection.model_selection import ModelSelection
 from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty import bootstrap
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
@@ -446,20 +445,6 @@ def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
     assert again.law == "kaplan"
     for name in ("runs", "where", "map", "best_by", "drop_invalid", "penalty", "trust_units", "loss"):
         assert getattr(again, name) == getattr(comparison, name)
-
-
-def test_compare_suggests_a_fit_for_extrapolation_only_of_the_law_that_it_recommends():
-    comparison = parse_command("compare", ["runs.csv"])
-    assert isinstance(comparison, CompareCommand)
-    known = {"best": "kaplan", "tied": (), "preferred": "kaplan", "title": "", "sentence": ""}
-    fit = "moejax fit runs.csv --law kaplan --bootstrap 200 --out fit"
-    trusted = comparison.next_step(ModelSelection(**known, trusted="kaplan"))
-    assert trusted.startswith(f"Next: {fit}\nThen: moejax design --law fit --flops FLOPS")
-    assert "Then" not in comparison.next_step(ModelSelection(**known, trusted="chinchilla"))
-    without = comparison.next_step(ModelSelection(**known, trusted=None))
-    assert without.startswith("Next: train more runs")
-    assert "no law is recommended for extrapolation" in without
-    assert without.endswith(f"inside the range of these runs, fit kaplan: {fit}")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,9 @@ def test_a_column_of_a_formula_has_a_leverage_with_an_interval(variants, tmp_pat
     )
     assert row["leverage"] == pytest.approx(1.3, rel=0.05)
     assert main([*words, "--flops", "1e22"]) == 0
-    assert "times in flops" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "times in flops" in said
+    assert "Under this law the leverage is the same at every budget" in said
     for wrong in ("V=1,W=2", "W=1"):
         assert main(["leverage", wrong, "V=0", *words[3:]]) == 2
         assert "give V=VALUE" in capsys.readouterr().err

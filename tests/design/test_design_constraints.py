@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from moejax.api.commands import design
-from moejax.design.build import build, integer_shape, max_tokens_within
+from moejax.design.build import build, integer_shape, max_tokens_within, missed
 from moejax.design.constraint import Constraint, bounded, restated
 from moejax.design.coordinates import Shapes, Sizes
 from moejax.design.decide import beyond, of_shapes
@@ -22,6 +22,7 @@ from moejax.laws.design import COMMON_LETTERS, FIELDS, LETTERS, Design
 from moejax.laws.formula_law import formula_law
 from moejax.laws.mixtures.five_factor import ZHAO_2025
 from moejax.laws.mixtures.sparsity import ABNAR_2025
+from moejax.report import render
 
 BUDGET = (Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12))
 
@@ -54,6 +55,12 @@ def test_an_optimum_says_how_far_it_is_beyond_what_its_law_was_fitted_to(flops, 
         assert factor == pytest.approx(optimum.values[name] / known.fitted[name][1])
 
 
+def test_the_sentence_on_abnars_convention_is_for_laws_that_read_total_parameters_and_sparsity():
+    abnar, other = (Sizes(LAWS[name].inputs).assumes for name in ("sparsity", "expert_count"))
+    assert "Active parameters follow the convention proportional (N_a = (1-S)·N). Abnar et al." in abnar
+    assert other == "Total parameters follow the convention proportional (N_a = (1-S)·N)."
+
+
 def test_a_range_bounds_a_quantity_on_both_sides():
     assert bounded({"tokens": (1, 2)}) == (Constraint(name="tokens", low=1.0, high=2.0),)
     free = design("chinchilla", flops=1e22).optimum.values["tokens"]
@@ -61,13 +68,32 @@ def test_a_range_bounds_a_quantity_on_both_sides():
     above = design("chinchilla", flops=1e22, range={"tokens": (2 * free, 1e14)})
     assert below.optimum.values["tokens"] == pytest.approx(free / 2, rel=1e-4)
     assert above.optimum.values["tokens"] == pytest.approx(2 * free, rel=1e-4)
-    for bounds in ((2, 1), (1, 1), 5, "1:5", "12", (1, None), (1, 2, 3)):
+    for bounds in ((2, 1), 5, "1:5", "12", (1, None), (1, 2, 3)):
         with pytest.raises(UserError, match=r"The range of tokens is .*give the smallest and the largest value"):
             design("chinchilla", flops=1e22, range={"tokens": bounds})
 
 
+def test_an_expansion_of_1_builds_a_dense_model():
+    found = design("effective_params", flops=1e21, range={"expansion": (1, 1)})
+    assert found.built
+    assert not found.built.architecture.is_moe
+    assert not missed(found.shape.problem, found.built)
+    refused = design("effective_params", flops=1e21, hold={"expansion": 1}, like="glm-4.5-air")
+    assert refused.built is None
+    assert "expansion = 1 needs a dense model" in refused.not_built
+
+
+def test_a_design_says_how_far_its_integers_miss_a_fixed_value():
+    found = design("effective_params", flops=1e21, hold={"expansion": 10.3})
+    assert found.built
+    said = render.text(found.summary())
+    expansion = found.built.measures["expansion"]
+    assert expansion != pytest.approx(10.3, rel=1e-3)
+    assert "The model meets expansion = 10.3 only within 5%, because its dimensions are integers" in said
+
+
 def test_a_design_searches_over_shapes_if_asked():
-    with pytest.raises(UserError, match=r"Search over shapes \(shape=True\)"):
+    with pytest.raises(UserError, match=r"search over shapes \(shape=True\)"):
         design("chinchilla", flops=1e22, kv_bytes=1e9)
     found = design("chinchilla", flops=1e22, kv_bytes=1e9, shape=True)
     assert isinstance(found.optimum.problem.space, Shapes)
@@ -114,7 +140,7 @@ def test_a_frontier_falls_with_the_budget(zhao):
             "loss",
             "at least 2e.12 and at most 1e.12",
         ),
-        ((Constraint(name="kv_bytes", high=1e9),), "loss", "Search over shapes"),
+        ((Constraint(name="kv_bytes", high=1e9),), "loss", "or tokens instead, or search over"),
         (
             (Constraint(name="flops", high=1e20), Constraint(name="loss", high=1.83)),
             "loss",

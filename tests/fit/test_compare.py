@@ -16,7 +16,7 @@ from moejax.fit.selection.comparison import compare, of_the_loss
 from moejax.fit.selection.holdout import Split, largest
 from moejax.fit.selection.metrics import errors, predict
 from moejax.fit.selection.model_selection import by_error, choose
-from moejax.laws import LAWS
+from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.laws.law import law as law_class
@@ -107,7 +107,7 @@ def test_the_law_to_fit_next_is_one_of_a_tie_that_these_runs_determine(found, un
     laws[undetermined] = dataclasses.replace(laws[undetermined], fit=lost)
     tied, other = dataclasses.replace(found, laws=tuple(laws)), laws[1 - undetermined].name
     assert tied.selection.preferred == other
-    assert (f"the simplest of the determined laws is {other}" in tied.verdict) == bool(undetermined)
+    assert f"the simplest of the determined laws is {other}" in tied.verdict
 
 
 def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all_runs(found):
@@ -208,7 +208,33 @@ def test_a_law_that_the_runs_do_not_determine_is_not_trusted_however_low_its_err
     for undetermined in (dataclasses.replace(best, held_out=held_out), dataclasses.replace(best, fit=lost)):
         selection = choose([undetermined, other], found.reach)
         assert selection.trusted is None
-        assert "there are too few runs" in selection.sentence
+        assert selection.title == "undetermined"
+        assert "because the runs do not determine the laws with the lowest error" in selection.sentence
+
+
+def test_a_determined_law_of_a_tie_is_named_though_the_runs_do_not_determine_the_best(found):
+    best, other = found.laws
+    lost = dataclasses.replace(best.fit, unidentified={"irreducible": "no prediction depends on it"})
+    close = as_good(other, best)
+    likely = dataclasses.replace(close, fit=dataclasses.replace(close.fit, aicc=best.fit.aicc - 8))
+    selection = choose([dataclasses.replace(best, fit=lost), likely], found.reach)
+    assert (selection.trusted, selection.preferred) == (None, "chinchilla")
+    assert "do not determine some of them (effective_params: the data do not determine 1 coeff" in selection.sentence
+    assert "the simplest of the determined laws is chinchilla, with 5 coefficients" in selection.sentence
+    assert selection.sentence.endswith("chinchilla also has the lowest AICc.")
+
+
+def test_the_next_step_is_a_fit_for_extrapolation_only_of_the_law_that_is_recommended(found):
+    best, other = found.laws
+    assert found.next_step("fit {}".format) == "Next: fit effective_params"
+    assert found.summary().notes == ['Next: fit = moejax.fit(runs, "effective_params")']
+    kaplan = next(iter(PUBLISHED["kaplan"].values())).law
+    without = dataclasses.replace(best, name="kaplan", fit=dataclasses.replace(best.fit, law=kaplan))
+    said = dataclasses.replace(found, laws=(without, other)).next_step()
+    assert said.endswith("\nThen: moejax.design(fit, flops=FLOPS), because moejax.decide does not apply to kaplan.")
+    tied = dataclasses.replace(found, laws=(best, as_good(other, best))).next_step()
+    assert tied.startswith("Next: train more runs, because no law is recommended for extrapolation (moejax.next_runs")
+    assert tied.endswith('fit chinchilla: fit = moejax.fit(runs, "chinchilla")')
 
 
 def test_errors_on_runs_that_what_is_left_says_nothing_of_are_luck():

@@ -9,9 +9,11 @@ import moejax as mj
 from moejax.__main__ import main
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import runs_from
+from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.metrics import predict
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
+from moejax.report import render
 from moejax.report.figures.compute import compute_table
 from moejax.report.fit_report import fitted_runs
 from moejax.report.laws import interval_of
@@ -42,6 +44,18 @@ def fit(request, table, tmp_path_factory):
     words += ["--predict", given, *(["--bootstrap", str(request.param)] if request.param else []), "--out", str(folder)]
     assert main(words) == 0
     return folder / "fit.json"
+
+
+def test_a_design_counts_flops_as_the_fitted_runs_do(fit, table):
+    known = FitResult.load(fit)
+    assert mj.design(known, flops=FLOPS).optimum.problem.assumptions.convention == "6-params-active"
+    chosen = mj.design(known, flops=FLOPS, convention="exact")
+    assert chosen.optimum.problem.assumptions.convention == "exact"
+    said = render.text(chosen.summary())
+    assert "the other columns follow the convention exact, and those of the fitted runs 6-params-active" in said
+    other = {"params_active": "size * 1e6", "flops": "7 * size * 1e6 * tokens"}
+    counted = mj.fit(table, "chinchilla", mapping=other, loss="val", where="kept == 1", starts=Sobol(count=16))
+    assert mj.design(counted, flops=FLOPS).optimum.problem.assumptions.convention == "exact"
 
 
 def ends(interval):

@@ -18,7 +18,15 @@ from moejax.fit.summary import summary, tables
 from moejax.fit.uncertainty.bootstrap import bootstrap
 from moejax.fit.uncertainty.derivatives import deciding
 from moejax.fit.uncertainty.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
-from moejax.fit.uncertainty.estimates import Estimate, beyond, beyond_each, estimate, predict_run, reach
+from moejax.fit.uncertainty.estimates import (
+    Estimate,
+    beyond,
+    beyond_each,
+    estimate,
+    predict_run,
+    reach,
+    with_expansion_of_runs,
+)
 from moejax.fit.uncertainty.extrapolation import outside, sentences, where_decided
 from moejax.fit.uncertainty.uncertainty import share_ends
 from moejax.float64 import float64
@@ -58,6 +66,7 @@ GIVEN = {
     "accuracy": 0.6,
     "expansion": 8.0,
     "num_experts": 8.0,
+    "expert_expansion": 8.0,
     "granularity": 4.0,
     "sparsity": 0.9,
     "params_total": 1e10,
@@ -94,6 +103,42 @@ def test_every_rule_gives_the_decisions_it_names_each_a_finite_number_with_its_o
     ]
     of_one_place = {(estimand.name, estimand.symbol) for estimand in (*estimands, *coefficient_estimands(law))}
     assert len({name for pair in of_one_place for name in pair}) == 2 * len(of_one_place), taken
+
+
+def test_a_decision_at_a_sparsity_names_the_ratio_that_it_assumes_or_takes_one():
+    size = np.geomspace(1e8, 1e9, 6)
+    design = Design(params_total=10.3 * size, params_active=size, num_experts=32 + 0 * size, top_k=2 + 0 * size)
+    runs = runs_from(dataclasses.replace(design, tokens=20 * size), np.ones(6))
+    at = {"flops": 1e21, "sparsity": 0.9375}
+    assumed, given = decision_estimands(Sparsity, at), decision_estimands(Sparsity, at | {"expansion": 10.3})
+    assert [one.name for one in given] == [one.name for one in assumed]
+    with float64():
+        total, active, tokens, loss = (float(one.functional(ABNAR_2025)) for one in given)
+        predicted = ABNAR_2025(Design(params_total=total, tokens=tokens, num_experts=32.0, top_k=2.0))
+    assert (total / active, 6 * active * tokens, loss) == pytest.approx((10.3, 1e21, float(predicted)), rel=1e-6)
+    assert loss != pytest.approx(float(assumed[-1].functional(ABNAR_2025)), rel=1e-4)
+    said = Estimate(**assumed[0].naming, value=1.0, assumes=assumed[0].rule.assumes)
+    (told,) = with_expansion_of_runs([said], runs)
+    assert told == Estimate.from_json(told.to_json() | {"standard_error": None})
+    assert "assumes N_a = (1-S)·N; give the expansion" in " ".join(shown((told,)).split())
+    assert "(the fitted runs with this sparsity have an expansion of 10.3)" in " ".join(shown((told,)).split())
+    (other,) = with_expansion_of_runs([Estimate(**given[0].naming, value=1.0)], runs)
+    assert not other.assumes
+
+
+def test_a_decision_reads_experts_by_the_ratio_that_the_law_reads_of_the_table():
+    given = decision_estimands(LAWS["expert_count"], {"flops": 1e22, "num_experts": 32.0, "top_k": 2.0})[0].given
+    assert given == {"flops": 1e22, "expert_expansion": 16.0}
+    assert (
+        decision_estimands(Sparsity, {"flops": 1e22, "num_experts": 32.0, "top_k": 2.0})[0].given["sparsity"] == 15 / 16
+    )
+    fitted = {"num_experts": (1.0, 64.0), "top_k": (1.0, 4.0), "expert_expansion": (1.0, 16.0)}
+    assert not outside(reach(given), fitted)
+    assert outside(reach({"expert_expansion": 32.0}), fitted) == {"expert_expansion": 2.0}
+    with pytest.raises(ValueError, match="num_experts alone does not determine; give top_k too, or expert_expansion"):
+        decision_estimands(LAWS["expert_count"], {"flops": 1e22, "num_experts": 32.0})
+    with pytest.raises(ValueError, match=r"num_experts / top_k must be at least 1"):
+        decision_estimands(LAWS["expert_count"], {"flops": 1e22, "num_experts": 2.0, "top_k": 4.0})
 
 
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)

@@ -5,16 +5,28 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from known_fit import known_fit
 
+import moejax as mj
 from moejax.fit.runs import runs_from
 from moejax.fit.sweeps.leverage import leverage_of
 from moejax.float64 import float64
 from moejax.laws.dense.loss_compute import LossCompute
 from moejax.laws.design import Design
+from moejax.report.leverage import constant
 
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
 NO_FLOOR = LossCompute(scale=60.0, exponent=-0.07, irreducible=0.0)
 BUDGETS = np.geomspace(3e18, 3e20, 6)
+
+
+def test_a_leverage_that_is_the_same_at_every_budget_is_said_to_be():
+    table = mj.speedup({"expansion": 16}, {"expansion": 1}, law=known_fit(), flops=1e24)
+    assert "Under this law the leverage is the same at every budget" in " ".join(table.notes)
+    published = mj.speedup({"expert_expansion": 16}, {"expert_expansion": 1}, law="expert_count", flops=[1e21, 1e24])
+    assert published.rows[0].leverage != pytest.approx(published.rows[1].leverage, rel=1e-3)
+    assert not any("the same at every budget" in note for note in published.notes)
+    assert not constant([2.0, 3.0], [2.0, 3.1])
 
 
 def family(leverage, noise=0.0, seed=0):

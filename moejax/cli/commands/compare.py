@@ -28,7 +28,6 @@ from moejax.say import say
 from moejax.wording import listed
 
 if TYPE_CHECKING:
-    from moejax.fit.selection.model_selection import ModelSelection
     from moejax.fit.tables.read_runs import ReadRuns
     from moejax.laws.formula_law import FormulaLaw
 
@@ -84,7 +83,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
                 written = write_comparison(self.out, comparison, read, result)
             say(f"Wrote {', '.join(written)} to {self.out}.")
         result = comparison.summary(title, self.verbose)
-        result = replace(result, notes=[self.next_step(comparison.selection)])
+        result = replace(result, notes=[comparison.next_step(self.next_command)])
         render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
@@ -98,24 +97,6 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
             return self.read(self.runs, tuple(own))
         read = replace(self, loss=targets[0]).read(self.runs, tuple(own))
         return replace(read, runs=replace(read.runs, output=targets[0]))
-
-    def next_step(self, selection: ModelSelection) -> str:
-        """Return a sentence with the next command: the fit of the trusted law or, if no law is trusted, more runs."""
-        if selection.trusted:
-            return f"Next: {self.next_command(selection.trusted)}{self._then(selection.trusted)}"
-        return (
-            "Next: train more runs, because no law is recommended for extrapolation (moejax next proposes runs). For "
-            f"predictions inside the range of these runs, fit {selection.preferred}: "
-            f"{self.next_command(selection.preferred)}"
-        )
-
-    def _then(self, law: str) -> str:
-        from moejax.fit.uncertainty.estimands import rules_of
-        from moejax.laws import LAWS
-
-        if law in self.form or rules_of(LAWS[law]):
-            return ""
-        return f"\nThen: moejax design --law fit --flops FLOPS, because --decide does not apply to {law}."
 
     def next_command(self, law: str) -> str:
         """Return the command that fits a law to the same rows in the same way."""

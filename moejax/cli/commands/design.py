@@ -127,9 +127,10 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         group=ALSO,
     )
     range: tuple[str, ...] = option((), "bounds of a variable", metavar="NAME=LOW:HIGH", group=ALSO)
-    convention: str = option(
-        "exact",
-        "convention for a shape's FLOPs: exact, exact-causal, 6-params-active, tian, abnar, …",
+    convention: str | None = option(
+        None,
+        "convention for a shape's FLOPs: exact, exact-causal, 6-params-active, tian, abnar, … (default: "
+        "6-params-active if the FLOPs of a fit's runs are 6·N·D, else exact)",
         metavar="NAME",
         group=COUNTING,
     )
@@ -212,7 +213,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
         def designed(*more: Constraint) -> DesignResult:
             return decide(
-                self._problem(law, (*constraints, *more)),
+                self._problem(law, (*constraints, *more), known),
                 like=like,
                 within=self.within,
                 known=known,
@@ -280,7 +281,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         label, law, known = named_law(self.law, self.constants)
         # Keep the upper bound as a constraint, because the problem chooses the swept quantity.
         others = (one for one in self._constraints(least=0) if one.name != name)
-        problem = self._problem(law, (*others, Constraint(name=name, high=high)))
+        problem = self._problem(law, (*others, Constraint(name=name, high=high)), known)
         rows = frontier(problem, name, low, high)
         if self.out:
             # The import of figures is slow, and few designs are drawn.
@@ -298,7 +299,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
         first, second = (_range(text, "--sweep") for text in self.sweep)
         label, law, known = named_law(self.law, self.constants)
-        problem = self._problem(law, self._constraints(least=0))
+        problem = self._problem(law, self._constraints(least=0), known)
         optima = landscape(problem, first, second)
         if self.out:
             # The import of figures is slow, and few designs are drawn.
@@ -319,7 +320,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
 
         return with_assumptions(result, problems, self.unique_tokens)
 
-    def _problem(self, law: Any, constraints: Sequence[Constraint]) -> Problem:
+    def _problem(self, law: Any, constraints: Sequence[Constraint], known: object = None) -> Problem:
         from moejax.design.decide import of_shapes
         from moejax.design.problem import of_sizes
         from moejax.laws.active_params import convention
@@ -329,15 +330,15 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             constraints,
             active_params=convention(self.active_convention),
             goal=self.minimise or self.minimize,
-            assumptions=self._assumptions(),
+            assumptions=self._assumptions(known),
         )
         return of_shapes(problem, self.architecture()) if self.shape else problem
 
-    def _assumptions(self) -> CostAssumptions:
+    def _assumptions(self, known: object) -> CostAssumptions:
         from moejax.design.measures import CostAssumptions, checked_convention
 
         return CostAssumptions(
-            convention=checked_convention(self.convention),
+            convention=checked_convention(self.convention, known),
             sequence_length=self.sequence_length or self.architecture_and_length()[1] or SEQUENCE_LENGTH,
             context=self.context,
             served_tokens=self.served_tokens,
@@ -358,7 +359,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         for name, value in numbers(self.hold, "--hold").items():
             constraints += held({name.replace("-", "_"): value})
         for text in self.range:
-            name, low, high = _range(text, "--range")
+            name, low, high = _range(text, "--range", equal=True)
             constraints += bounded({name: (low, high)})
         if len(constraints) < least:
             raise UserError(
@@ -367,12 +368,12 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
         return tuple(constraints)
 
 
-def _range(text: str, option: str) -> tuple[str, float, float]:
+def _range(text: str, option: str, *, equal: bool = False) -> tuple[str, float, float]:
     ((name, values),) = pairs([text], option).items()
     low, colon, high = values.partition(":")
     if not colon:
         raise UserError(f"{option} {text!r} has no bounds; write {option} NAME=LOW:HIGH.")
     bounds = parse(low), parse(high)
-    if not bounds[0] < bounds[1]:
+    if not (bounds[0] < bounds[1] or (equal and bounds[0] == bounds[1])):
         raise UserError(f"{option} {text!r} has bounds {low} and {high}; give the smaller bound first.")
     return name.replace("-", "_"), *bounds

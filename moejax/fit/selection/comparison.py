@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -21,9 +21,11 @@ from moejax.fit.search.starts import Grid
 from moejax.fit.selection.holdout import Split, beyond, hold_out, reach_of
 from moejax.fit.selection.metrics import predict, unit_of_errors
 from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
+from moejax.fit.uncertainty.estimands import rules_of
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law, coefficients
 from moejax.result import BLANK, LOW_HIGH, Column, Plotted, Result, Table, Written, percent
 from moejax.wording import argument, listed, option_hint, told
@@ -126,6 +128,31 @@ class Comparison(Plotted):
             [lowest, self.selection.sentence, *self._pride(), *self._luck(), *self._reach(), *self._doubts()]
         )
 
+    def next_step(self, fitted: Callable[[str], str] | None = None) -> str:
+        """Return a sentence with the next step: the fit of the trusted law or, if no law is trusted, more runs.
+
+        Args:
+          fitted: returns the command that fits the law with a name; by default a call of Python.
+        """
+        selection = self.selection
+        name = selection.trusted or selection.preferred
+        fit = fitted(name) if fitted else f'fit = moejax.fit(runs, "{name}")'
+        if selection.trusted:
+            return f"Next: {fit}{self._then(name)}"
+        proposes = option_hint("moejax next") or "moejax.next_runs"
+        return (
+            f"Next: train more runs, because no law is recommended for extrapolation ({proposes} proposes runs). For "
+            f"predictions inside the range of these runs, fit {name}: {fit}"
+        )
+
+    def _then(self, name: str) -> str:
+        (law,) = (type(one.fit.law) for one in self.laws if one.name == name)
+        if issubclass(law, FormulaLaw) or rules_of(law):
+            return ""
+        design = option_hint("moejax design --law fit --flops FLOPS") or "moejax.design(fit, flops=FLOPS)"
+        decide = option_hint("--decide") or "moejax.decide"
+        return f"\nThen: {design}, because {decide} does not apply to {name}."
+
     def _pride(self) -> list[str]:
         # The law with the best fit may have large held-out errors.
         proud = min(self.laws, key=lambda law: law.fit.metrics.rmse_of(law.fit.output))
@@ -205,7 +232,7 @@ class Comparison(Plotted):
             notes.append(f"Left out: {listed(self.left_out)}. {reasons} gives the reasons.")
         tables = [Table("", columns, rows, notes), Table("", notes=[self.verdict])]
         latex = Table("", columns, rows, [self.verdict])
-        return Result(title=title, tables=tables, for_latex=[latex], data=self.to_json())
+        return Result(title=title, tables=tables, notes=[self.next_step()], for_latex=[latex], data=self.to_json())
 
     def glance(self) -> Result:
         """Return the errors of the laws without the verdict and the intervals, which take longer to compute."""

@@ -14,7 +14,7 @@ from moejax.fit.selection.holdout import HeldOut, pooled
 from moejax.fit.selection.metrics import Metrics, by_factors
 from moejax.fit.uncertainty.noise import NEGLIGIBLE
 from moejax.interval import Interval, check_level
-from moejax.wording import listed
+from moejax.wording import counted, listed
 
 AS_GOOD = 1.1
 """Factor of the lowest held-out error within which errors count as equal: such differences have no practical effect."""
@@ -84,7 +84,7 @@ class Compared:
         """Reason why these runs do not determine the law; empty if they do."""
         if self.fit.unidentified or self.fit.unidentified_directions:
             count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
-            return f"the data do not determine {count} of its coefficients or their combinations"
+            return f"the data do not determine {counted(count, 'coefficient')} or combinations of them"
         if self.arbitrary:
             return self.arbitrary
         fitted, free = min(split.fit.metrics.runs for split in self.held_out), self.fit.free
@@ -228,11 +228,16 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
             f"largest runs, or train larger models.",
         )
     use = "for extrapolation" if reach else "within the sizes of the runs"
-    if best.undetermined:
-        why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
-        return selection("undetermined", f"No law is recommended {use}: there are too few runs ({why}).")
+    without_all = _undetermined(close)
+    if all(law.undetermined for law in close):
+        return selection(
+            "undetermined",
+            f"No law is recommended {use}, because the runs do not determine the laws with the lowest error "
+            f"({without_all}).",
+        )
     if tied:
         of_them = "them" if len(determined) == len(close) else "the others" if unlikely else "the determined laws"
+        lacking = f"the runs do not determine some of them ({without_all}); " if without_all else ""
         more = min((law.fit.aicc - likeliest.fit.aicc for law in unlikely), default=0.0)
         against = (
             f"all runs together are evidence against {listed(law.name for law in unlikely)} (AICc higher than "
@@ -244,8 +249,9 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}), so no law is recommended "
-            f"{use}; {against}"
-            f"{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}.",
+            f"{use}; {lacking}{against}"
+            f"{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}"
+            f"{_likeliest(preferred, close)}.",
         )
     if best.misses:
         return selection(
@@ -261,6 +267,22 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
         f"For extrapolation, trust {best.name}: {alone} on held-out runs that reach beyond the fitted runs.",
         best.name,
     )
+
+
+def _undetermined(laws: Sequence[Compared]) -> str:
+    """Return the laws that the runs do not determine, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for law in laws:
+        if law.undetermined:
+            by_reason.setdefault(law.undetermined, []).append(law.name)
+    return "; ".join(f"{listed(names)}: {reason}" for reason, names in by_reason.items())
+
+
+def _likeliest(preferred: Compared, close: Sequence[Compared]) -> str:
+    """Return a clause if the preferred law, but not the law with the lowest error, has the lowest AICc of a tie."""
+    others = [law for law in close if law is not preferred]
+    lowest = preferred is not close[0] and all(preferred.fit.aicc < law.fit.aicc for law in others)
+    return f"; {preferred.name} also has the lowest AICc" if lowest else ""
 
 
 def _agreed(best: Compared) -> str:

@@ -23,7 +23,7 @@ from moejax.fit.tables.column_names import as_factor, looks_like, map_option, ou
 from moejax.fit.tables.dense_models import EQUAL
 from moejax.fit.tables.table import Rows, RunTable, is_field, rows_in_words
 from moejax.fit.tables.units import gaps, swapped
-from moejax.fit.uncertainty.extrapolation import SIZES
+from moejax.fit.uncertainty.extrapolation import COUNTED_ALIKE, SIZES
 from moejax.laws import LAWS, called
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
@@ -323,10 +323,6 @@ def _several_origins(table: RunTable) -> Iterator[Fault]:
             option = argument("where", f"{quoted(column)} == {value}")
             each = option_hint(f"; to hold out each, pass {command('--each', column)}")
             yield {"column": column, "count": count, "option": option, "each": each}, None
-
-
-COUNTED_ALIKE = 1.05
-"""Largest ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
 
 
 def _other_flops(table: RunTable) -> Iterator[Fault]:

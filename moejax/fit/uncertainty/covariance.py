@@ -15,7 +15,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import RESAMPLED, Runs, draws_of, sums_by_group
 from moejax.fit.selection.metrics import predict
 from moejax.fit.uncertainty.derivatives import FitDerivatives, derivatives
-from moejax.fit.uncertainty.extrapolation import ranges, where_decided
+from moejax.fit.uncertainty.extrapolation import flops_convention, ranges, where_decided
 from moejax.fit.uncertainty.noise import CLIPPED, left_by, log_residuals, noise
 from moejax.fit.uncertainty.uncertainty import (
     COVARIANCES,
@@ -192,6 +192,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         draw_count=draw_count if kind == "sandwich" else 0,
         why_none=why_none,
         few=result.too_few(draw_count, by) if kind == "sandwich" and not why_none else "",
+        flops_convention=flops_convention(runs),
     )
 
 

@@ -127,7 +127,7 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
       UserError: a quantity is invalid.
       NoDecision: the quantities determine no decision. The message lists the quantities to give.
     """
-    given = dict(given or {})
+    given = _determined(law, given or {})
     _check(given)
     rules = [rule for rule in rules_of(law) if set(rule.given) <= set(given) and (rule.given or not given)]
     unused = [name for name in given if not any(name in rule.given for rule in rules)]
@@ -137,7 +137,32 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
         if wanting:
             said += f" without {also_needed(wanting[0], given)}; give it too, or let moejax design choose it"
         raise NoDecision(f"{said}. {what_is_decided(law)}")
-    return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
+    # A number is decided by the rule that uses the most quantities.
+    deciding = {name: rule for rule in sorted(rules, key=lambda one: len(one.given)) for name in rule.gives}
+    return [_estimand(rule, name, given) for rule in rules for name in rule.gives if deciding[name] is rule]
+
+
+def _determined(law: type, given: Mapping[str, float]) -> dict[str, float]:
+    """Return ``given`` with the ratios that a law's decisions need in place of the fields that determine them, as
+    ``Design`` computes them from a table's columns.
+
+    Raises:
+      NoDecision: only some of these fields are given.
+    """
+    _check(given)
+    direct = {name for rule in rules_of(law) for name in rule.given}
+    for ratio in sorted({name for name in direct & DERIVED.keys() if name not in given}):
+        parts = [name for name in DERIVED[ratio] if name in given and name not in direct]
+        missing = [name for name in DERIVED[ratio] if name not in given]
+        if parts and not missing:
+            rest = {name: value for name, value in given.items() if name not in parts}
+            given = {**rest, ratio: float(getattr(design_from(given), ratio))}
+        elif parts:
+            raise NoDecision(
+                f"{called(law)} reads {ratio}, which {listed(parts)} alone {'do' if len(parts) > 1 else 'does'} not "
+                f"determine; give {listed(missing)} too, or {ratio} instead."
+            )
+    return dict(given)
 
 
 def rules_of(law: type) -> tuple[DecisionRule, ...]:
@@ -244,7 +269,10 @@ def _check(given: Mapping[str, float]) -> None:
             raise UserError(f"{name} is {value:g}; give a positive number.")
     if not given.get("sparsity", 0.0) < 1:
         raise UserError(f"sparsity is {given['sparsity']:g}; a sparsity must be below 1.")
-    if not given.get("expansion", 1.0) >= 1:
-        raise UserError(
-            f"expansion is {given['expansion']:g}; total parameters / active parameters must be at least 1."
-        )
+    for name, ratio in AT_LEAST_1.items():
+        if not given.get(name, 1.0) >= 1:
+            raise UserError(f"{name} is {given[name]:g}; {ratio} must be at least 1.")
+
+
+AT_LEAST_1 = {"expansion": "total parameters / active parameters", "expert_expansion": "num_experts / top_k"}
+"""Ratios that are at least 1, with their definition."""

@@ -21,7 +21,8 @@ from moejax.fit.uncertainty.uncertainty import STANDARD, Spread
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import fields, finite
-from moejax.laws.design import FIELDS, design_from
+from moejax.laws.design import DERIVED, FIELDS, design_from
+from moejax.quantities import format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class Estimate(Named):
     interval. Empty if they suffice."""
     reason: str = ""
     """Reason for a missing value, or for a missing error and interval; empty if nothing is missing."""
+    assumes: str = ""
+    """Assumption of the decision about quantities that are not given, as a clause; empty if there is none."""
     at_a_bound: bool = False
     """True if the value, or another value of the same decision, is at a bound of its search."""
 
@@ -61,7 +64,7 @@ class Estimate(Named):
             freedom = {} if math.isnan(self.degrees_of_freedom) else {"degrees_of_freedom": self.degrees_of_freedom}
             interval = finite(self.interval) | more | freedom
         error = self.error if self.error > 0 else None
-        optional = {"at_a_bound": self.at_a_bound, "few": self.few, "reason": self.reason}
+        optional = {"at_a_bound": self.at_a_bound, "few": self.few, "reason": self.reason, "assumes": self.assumes}
         return {
             **self.naming,
             "value": finite(self.value),
@@ -73,7 +76,7 @@ class Estimate(Named):
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Estimate:
         """Restore an estimate from ``to_json``."""
-        interval, optional = plain["interval"], ("at_a_bound", "few", "reason")
+        interval, optional = plain["interval"], ("at_a_bound", "few", "reason", "assumes")
         known = {name: plain[name] for name in ("name", "symbol", "given", *optional) if name in plain}
         value, error = (math.nan if plain[name] is None else plain[name] for name in ("value", "standard_error"))
         if interval is not None:
@@ -155,6 +158,7 @@ def _estimate(
         degrees_of_freedom=degrees_of_freedom,
         few=few,
         reason=reason,
+        assumes="" if estimand.rule is None else estimand.rule.assumes,
         at_a_bound=bool(bound) or error == 0,
     )
 
@@ -256,6 +260,27 @@ class RunPrediction(Named):
         for name in ("value", "low", "high", "from_coefficients"):
             known[name] = math.nan if known[name] is None else known[name]
         return cls(**{field.name: known[field.name] for field in dataclasses.fields(cls)})
+
+
+def with_expansion_of_runs(decided: Sequence[Estimate], runs: Runs) -> tuple[Estimate, ...]:
+    """Return the decisions; an assumption on the parameters at a sparsity also names the expansion of the runs with
+    this sparsity, if it differs."""
+    design = runs.design
+    lacking = any(getattr(design, name) is None for ratio in ("sparsity", "expansion") for name in DERIVED[ratio])
+    if lacking or not any(one.assumes for one in decided):
+        return tuple(decided)
+    expansion, sparsity = np.asarray(design.expansion), np.asarray(design.sparsity)
+
+    def of_runs(one: Estimate) -> Estimate:
+        if not one.assumes or "sparsity" not in one.given:
+            return one
+        same = np.isclose(sparsity, one.given["sparsity"], rtol=0, atol=1e-3)
+        if not same.any() or np.allclose(expansion[same], 1 / (1 - one.given["sparsity"]), rtol=0.01):
+            return one
+        said = f"the fitted runs with this sparsity have an expansion of {format(float(np.median(expansion[same])), 3)}"
+        return dataclasses.replace(one, assumes=f"{one.assumes} ({said})")
+
+    return tuple(map(of_runs, decided))
 
 
 def predict_run(

@@ -22,7 +22,7 @@ RATIOS = {
     "tokens_per_param": ("tokens", "params_active"),
     "expansion": DERIVED["expansion"],
     # A sparsity of 0.99 is far from 0.95 although the ratio is only 1.04, so 1/(1 - S) is compared.
-    "expert_expansion": DERIVED["sparsity"],
+    "expert_expansion": DERIVED["expert_expansion"],
     "active_experts": DERIVED["active_experts"],
     "shared_share": DERIVED["shared_share"],
     "granularity": DERIVED["granularity"],
@@ -70,6 +70,23 @@ def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
         return ranges(runs)
     spent = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
     return ranges(dataclasses.replace(runs, design=dataclasses.replace(design, flops=spent)))
+
+
+def flops_convention(runs: Runs) -> str:
+    """Return ``6-params-active`` if the FLOPs of the runs are 6 · active parameters · tokens, or are not known besides;
+    empty if they follow another convention."""
+    design = runs.design
+    if design.params_active is None or design.tokens is None:
+        return ""
+    product = FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active) * np.asarray(design.tokens)
+    ratio = 1.0 if design.flops is None else np.asarray(design.flops) / product
+    return OF_ACTIVE if np.all(np.abs(np.log(ratio)) < np.log(COUNTED_ALIKE)) else ""
+
+
+COUNTED_ALIKE = 1.05
+"""Largest ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
+OF_ACTIVE = "6-params-active"
+"""Convention of FLOPs in ``laws.conventions.FLOPS``."""
 
 
 def outside(values: Mapping[str, float], fitted: Ranges) -> dict[str, float]:

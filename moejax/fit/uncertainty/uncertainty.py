@@ -259,6 +259,8 @@ class Uncertainty:
     """Warnings about too few draws, and about coefficients that depend on a single draw."""
     dropped: tuple[str, ...] = ()
     """Rows of the table that were left out, with reasons."""
+    flops_convention: str = ""
+    """Convention of the fitted runs' FLOPs (``extrapolation.flops_convention``); empty if unknown."""
 
     def spread(self, law: Law, functional: Callable[[Any], Any]) -> Spread:
         """Return the standard errors of a flattened functional by the delta method; NaN without a covariance."""

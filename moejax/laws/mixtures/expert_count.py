@@ -47,9 +47,9 @@ class ExpertCount:
     experts_maximum: Scalar = coefficient("effective count of infinitely many experts", symbol="E_max")
     irreducible: Scalar = coefficient("irreducible loss, nats per token", symbol="c")
 
-    def at_experts(self, num_experts: Scalar) -> Chinchilla:
+    def at_experts(self, expert_expansion: Scalar) -> Chinchilla:
         """Return the law at a fixed expert count, which has Chinchilla's form (Table 4: m, mu, n, nu)."""
-        experts = saturate(num_experts, self.experts_start, self.experts_maximum, 1)
+        experts = saturate(expert_expansion, self.experts_start, self.experts_maximum, 1)
         return from_law(
             Chinchilla,
             self,
@@ -64,14 +64,14 @@ class ExpertCount:
 
 
 @in_float64
-def compute_optimal(law: ExpertCount, flops: Scalar, num_experts: Scalar) -> Claim:
+def compute_optimal(law: ExpertCount, flops: Scalar, expert_expansion: Scalar) -> Claim:
     """Return the claim for the ``params_active`` and ``tokens`` that minimize the loss at given 6·N_act·D and expert
     count."""
     return Claim(
         statement="Hoffmann's split with the scales and exponents of one expert count",
         source="Ludziejewski et al. 2025, Table 1",
-        value=optimal_split(law.at_experts(num_experts), flops),
-        objective=Partial(law_at, law, {"num_experts": num_experts, "top_k": 1.0}),
+        value=optimal_split(law.at_experts(expert_expansion), flops),
+        objective=Partial(law_at, law, {"num_experts": expert_expansion, "top_k": 1.0}),
         held=Partial(training_flops),
     )
 
@@ -106,7 +106,7 @@ ENTRIES = (
         law=ExpertCount,
         aliases=("ludziejewski",),
         published=PUBLISHED,
-        decides=dense_at_one("num_experts", compute_optimal, ExpertCount.at_experts),
+        decides=dense_at_one("expert_expansion", compute_optimal, ExpertCount.at_experts),
         claims={"compute_optimal": lambda: compute_optimal(PUBLISHED["ludziejewski-2025"].law, 1e22, 32.0)},
     ),
 )

@@ -46,9 +46,9 @@ class Routed:
     experts_start: Scalar = coefficient("effective count of one expert", symbol="E_start")
     experts_maximum: Scalar = coefficient("effective count of infinitely many experts", symbol="E_max")
 
-    def saturated_experts(self, num_experts: Scalar) -> Any:
+    def saturated_experts(self, expert_expansion: Scalar) -> Any:
         """Return Ê, the saturated expert count."""
-        return saturate(num_experts, self.experts_start, self.experts_maximum, 1)
+        return saturate(expert_expansion, self.experts_start, self.experts_maximum, 1)
 
     def __call__(self, design: Design) -> Any:
         params = jnp.log10(design.params_active)
@@ -61,13 +61,13 @@ class Routed:
         """Return the parameters of the dense model with the same loss."""
         return self.effective_params(design.params_active, design.expert_expansion)
 
-    def effective_params(self, params_active: Scalar, num_experts: Scalar) -> Any:
+    def effective_params(self, params_active: Scalar, expert_expansion: Scalar) -> Any:
         """Return the effective parameter count: the parameters of the dense model (E = 1) with the same loss."""
 
         def slope(experts: Scalar) -> Any:
             return self.params_slope + self.coupling * jnp.log10(experts)
 
-        many, one = self.saturated_experts(num_experts), self.saturated_experts(1)
+        many, one = self.saturated_experts(expert_expansion), self.saturated_experts(1)
         return params_active ** (slope(many) / slope(one)) * (many / one) ** (self.experts_slope / slope(one))
 
 
@@ -124,8 +124,8 @@ PUBLISHED = {
 }
 
 
-def _effective(law: Routed, params_active: Scalar, num_experts: Scalar) -> dict[str, Any]:
-    return {"effective_params": law.effective_params(params_active, num_experts)}
+def _effective(law: Routed, params_active: Scalar, expert_expansion: Scalar) -> dict[str, Any]:
+    return {"effective_params": law.effective_params(params_active, expert_expansion)}
 
 
 ENTRIES = (
@@ -134,6 +134,6 @@ ENTRIES = (
         law=Routed,
         aliases=("clark",),
         published=PUBLISHED,
-        decides=(DecisionRule(("params_active", "num_experts"), {"effective_params": "N_eff"}, _effective),),
+        decides=(DecisionRule(("params_active", "expert_expansion"), {"effective_params": "N_eff"}, _effective),),
     ),
 )

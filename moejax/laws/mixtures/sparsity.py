@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.float64 import float64
-from moejax.laws.active_params import ActiveParams, Proportional, convention
+from moejax.laws.active_params import ActiveParams, AtExpansion, Proportional, convention
 from moejax.laws.claim import Claim, Partial, Variables, in_float64
 from moejax.laws.decision import DecisionRule
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -221,8 +221,8 @@ def _at_size(law: Sparsity, flops: Scalar, active_of: ActiveParams, params_total
     return _loss(law, flops, active_of, {**variables, "params_total": params_total})
 
 
-def _sizes(law: Sparsity, flops: Scalar, sparsity: Scalar) -> dict[str, Any]:
-    active_of = convention()
+def _sizes(law: Sparsity, flops: Scalar, sparsity: Scalar, expansion: Scalar | None = None) -> dict[str, Any]:
+    active_of = convention() if expansion is None else AtExpansion(expansion)
     total = best_params_total(law, flops, sparsity, active_of)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active_of(total, sparsity))
     design = Design(params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0)
@@ -238,6 +238,14 @@ def _sparsity_at_size(law: Sparsity, flops: Scalar, params_total: Scalar) -> dic
     return {"optimal_sparsity": best_sparsity(law, flops, params_total, convention())}
 
 
+_SIZES = {
+    "optimal_params_total": "N*",
+    "optimal_params_active": "N_a*",
+    "optimal_tokens": "D*",
+    "optimal_loss": "L*",
+}
+_ASSUMED = f"{convention().meaning}; give the expansion of your models too if it is not 1/(1-S)"
+
 ENTRIES = (
     LawEntry(
         name="sparsity",
@@ -245,16 +253,9 @@ ENTRIES = (
         aliases=("abnar",),
         published=PUBLISHED,
         decides=(
-            DecisionRule(
-                ("flops", "sparsity"),
-                {
-                    "optimal_params_total": "N*",
-                    "optimal_params_active": "N_a*",
-                    "optimal_tokens": "D*",
-                    "optimal_loss": "L*",
-                },
-                _sizes,
-                ends={"optimal_params_total": (SMALLEST, LARGEST)},
+            *(
+                DecisionRule(given, _SIZES, _sizes, ends={"optimal_params_total": (SMALLEST, LARGEST)}, assumes=assumed)
+                for given, assumed in ((("flops", "sparsity"), _ASSUMED), (("flops", "sparsity", "expansion"), ""))
             ),
             DecisionRule(
                 ("flops", "params_total"),
