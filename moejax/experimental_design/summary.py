@@ -21,7 +21,7 @@ from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, Written
-from moejax.wording import argument, listed
+from moejax.wording import argument, counted, listed
 
 
 def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: str) -> str:
@@ -279,9 +279,12 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
         yield f"{title}: these runs are expected to leave {after / before:.0%} of the standard deviation."
     if plan.bound:
+        shapes = ("vocab_size", "sequence_length") if proposal.candidates.architectures else ()
+        others = map(argument, ("candidates", *shapes))
         yield (
-            f"No choice of candidates within this budget leaves less than {np.sqrt(plan.bound):.3g} of the deviation; "
-            f"these runs leave {np.sqrt(plan.left[-1]):.3g}."
+            f"No choice among these {counted(len(proposal.candidates), 'candidate')} within this budget leaves less "
+            f"than {np.sqrt(plan.bound):.3g} of the deviation; these runs leave {np.sqrt(plan.left[-1]):.3g}. Other "
+            f"candidates ({listed(others, 'or')}) may leave less."
         )
 
 

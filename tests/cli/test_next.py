@@ -80,9 +80,14 @@ def test_candidates_have_the_vocabulary_that_is_given(table, tmp_path, capsys):
     assert main(words(table, "--target", LARGE, "--vocab-size", "256", "--out", str(tmp_path))) == 0
     printed = capsys.readouterr()
     assert "belong to the vocabulary" not in printed.out
-    assert "and the vocabulary" not in printed.err
+    assert "a vocabulary of" not in printed.err
     study = load(Study, str(tmp_path / "study.py"), [])
     assert {one.architecture.vocab_size for one in study.trainings()} == {256}
+    assert main(words(table, "--target", LARGE)) == 0
+    printed = capsys.readouterr()
+    assert "(at most 50% of the table's smallest model); choose others" in " ".join(printed.err.split())
+    if "No choice" in printed.out:
+        assert "Other candidates (--candidates, --vocab-size or --sequence-length)" in " ".join(printed.out.split())
     assert main(words(table, "--target", LARGE, "--vocab-size", "256", "--candidates", str(table))) != 0
     assert "exclude each other" in capsys.readouterr().err
 

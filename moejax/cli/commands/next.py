@@ -94,7 +94,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     vocab_size: VocabSize | None = option(
         None,
-        "vocabulary size of the candidate shapes (default: from --arch, --config or the table's architectures)",
+        "vocabulary size of the candidate shapes (default: from --arch, --config or the table's architectures, or one "
+        "that suits the table's smallest model)",
         metavar="TOKENS",
         group=TRAINABLE,
         excludes=("candidates",),
