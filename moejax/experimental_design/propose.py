@@ -424,7 +424,11 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str], vocab_size: int | 
     choices, said = [argument("like")], ""
     if vocab_size is None:
         sizes = design.params_active if design.params_active is not None else design.params_total
-        own = found[0].vocab_size if sizes is None else customary_vocabulary(found[0], float(np.min(sizes[read.runs.weight > 0])))
+        own = (
+            found[0].vocab_size
+            if sizes is None
+            else customary_vocabulary(found[0], float(np.min(sizes[read.runs.weight > 0])))
+        )
         rule = "" if sizes is None else f" (at most {MOST_VOCABULARY:.0%} of the table's smallest model)"
         said, vocab_size = f" and a vocabulary of {own:,} tokens{rule}", own
         choices.append(argument("vocab_size"))

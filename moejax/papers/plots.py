@@ -34,7 +34,7 @@ from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of,
 from moejax.result import Column, Result, Table
 from moejax.run_sources.column_mapping import ColumnMapping
 from moejax.run_table import DataFrame
-from moejax.say import ProgressCallback, say
+from moejax.say import ProgressCallback, say, say_once
 from moejax.wording import counted, did_you_mean, told
 
 MODULES = (
@@ -315,8 +315,8 @@ def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame
     ours = with_our_names(table, mapping)
     added = mapped(ours.frame, replace(options.mapping, expressions=mapping), named)
     kept, notes = select(added, options.where, named)
-    for note in (*options.mapping.notes, *ours.notes, *notes):
-        say(note)
+    for note in (*options.mapping.notes, *ours.notes(options.mapping), *notes):
+        say_once(note)
     if options.drop_invalid and (invalid := run_table.invalid_rows(kept, computed=mapping)).any():
         say(f"{counted(int(invalid.sum()), 'row')} of {named} with invalid values left out.")
         kept = kept[~invalid]
