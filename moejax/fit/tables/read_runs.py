@@ -275,8 +275,9 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
     if not missing:
         return
     columns = [str(column) for column in table.frame.columns if column not in table.read_from]
-    # A column with a moejax name is not a misspelling of another name.
-    others = [column for column in columns if column not in run_table.COLUMNS]
+    read = {name for expression in table.read_from.values() for name in _names_in(expression)}
+    # A column with a moejax name, or that is read under one, is not a misspelling of another name.
+    others = [column for column in columns if column not in run_table.COLUMNS and column not in read]
     near = dict.fromkeys(c for name in missing for c in nearest(name, others if name in run_table.COLUMNS else columns))
     # A column name may contain control characters, which must not reach the terminal.
     safe = [
@@ -287,6 +288,9 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
     offered = " ".join(undecided)
     asked = [n for n in missing if n not in computed and not re.search(rf"\b{re.escape(n)}(=|\": )", offered)]
     remedies = [f"Name the columns: {argument('mapping', dict.fromkeys(asked, 'COLUMN'))}."] if asked else []
+    if asked and not others and set(missing) <= {*run_table.COLUMNS}:
+        hint = f"all of its columns are read already, so add {listed(asked)} to the table."
+        remedies = []
     if computed:
         options = argument("mapping", computed)
         remedies.append(f"{listed(computed)} can be computed from the other columns: {options}.")
@@ -297,6 +301,11 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
         )
     meanings = [f"{n} ({run_table.COLUMNS[n].meaning})" if n in run_table.COLUMNS else n for n in missing]
     raise UserError(" ".join([f"{table.named} has no column {' or '.join(meanings)}; {hint}", *remedies, *undecided]))
+
+
+def _names_in(expression: str) -> list[str]:
+    """Return the columns that an expression reads."""
+    return [quoted_name or name for quoted_name, name in re.findall(r"`([^`]*)`|([^\W\d]\w*)", expression)]
 
 
 def _check_decimals(table: RunTable) -> None:
