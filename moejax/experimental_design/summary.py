@@ -251,7 +251,9 @@ def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
     shown = (
         Column("run"),
         *(Column(proposal.columns.get(name, SHORT.get(name, name)), format) for name in sizes),
-        *(Column(name, ".3g") for name in ("FLOPs", "FLOPs, cumulative", "deviation left")),
+        Column("FLOPs", ".3g", keys=("flops",)),
+        Column("FLOPs, cumulative", ".3g", keys=("flops_cumulative",)),
+        Column("deviation left", ".3g"),
     )
     rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
     return Table("To train next, in order of information per FLOP", shown, list(rows))

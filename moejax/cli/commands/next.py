@@ -238,7 +238,10 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             write_json(folder / "next.json", data)
         say(f"Wrote {' and '.join(written)} to {folder}.")
         if not chosen.architectures:
-            say("No study.py: rows of --candidates are not architectures, so no config can be written for them.")
+            say(
+                "No study.py: rows of --candidates are not architectures; to train them, write a config with their "
+                "architectures for moejax study (docs/studies.md)."
+            )
 
 
 def _target(text: str) -> tuple[str, dict[str, float]]:
