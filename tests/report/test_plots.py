@@ -560,7 +560,7 @@ def test_a_saved_figure_has_the_width_that_is_given_and_its_legend_fits(tmp_path
     edge = np.asarray(narrow.convert("L"))[:, [0, -1]]
     assert edge.min() > 200
     assert Image.open(figure.save(tmp_path / "c.png")).tobytes() == usual.tobytes()
-    with pytest.raises(ValueError, match=r"width is 0\.5 inches; give a number from 2 to 20"):
+    with pytest.raises(ValueError, match=r"`width` is 0\.5 inches; give a number from 2 to 20"):
         figure.save(tmp_path / "d.png", width=0.5)
 
 
