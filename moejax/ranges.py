@@ -116,5 +116,8 @@ FormulaLength = Annotated[int, whole(1, 10**12)]
 """Sequence length in tokens, used only in formulas."""
 Reach = Annotated[float, NumberRange(1, 1e60, without_low=True)]
 """Ratio of a proposed run's size or tokens to the largest in a table."""
+FIGURE_WIDTHS = NumberRange(2, 20)
+FigureWidth = Annotated[float, FIGURE_WIDTHS]
+"""Width of a saved figure in inches."""
 RunCount = Annotated[int, whole(1, 1_000)]
 Level = Annotated[float, LEVEL]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import TextIO
 
 from moejax.wording import one_line
@@ -33,6 +34,29 @@ def say(*lines: object, file: TextIO | None = None) -> None:
         if file is not None:
             raise
         discard(sys.stderr)
+
+
+_SAID: ContextVar[set[str] | None] = ContextVar("_SAID", default=None)
+
+
+@contextlib.contextmanager
+def each_note_once() -> Iterator[None]:
+    """Make ``say_once`` print a line only once, because a command may read a table several times."""
+    before = _SAID.set(set())
+    try:
+        yield
+    finally:
+        _SAID.reset(before)
+
+
+def say_once(*lines: object) -> None:
+    """Print the lines that this command has not yet printed to stderr; outside a command, print all lines."""
+    said = _SAID.get()
+    for line in map(str, lines):
+        if said is None or line not in said:
+            say(line)
+        if said is not None:
+            said.add(line)
 
 
 def discard(stream: TextIO) -> None:

@@ -40,6 +40,24 @@ def test_a_mapping_applies_to_its_own_table_and_a_note_says_that_another_is_read
         save_mapping(runs / "b.jsonl", {"loss": "loss"}, trust_units=False)
 
 
+def test_a_saved_group_is_read_back_unless_another_is_given(runs):
+    frame = pd.read_csv(runs / "b.csv").assign(run=np.arange(16), pair=np.arange(16) // 2)
+    frame.rename(columns={"loss": "eval_loss"}).to_csv(runs / "g.csv", index=False)
+    assert any(
+        "Columns under other names: loss" in note
+        for note in read_runs(runs / "g.csv", (), group="run", trust_units=True).notes
+    )
+    save_mapping(runs / "g.csv", {"tokens": "tokens * 1e9"}, trust_units=False, group="run")
+    read = read_runs(runs / "g.csv", Chinchilla)
+    assert len(set(read.runs.group)) == 16
+    assert f"Columns mapped by {runs / 'g.toml'}: tokens from tokens * 1e9, groups from run." in read.notes
+    assert not any("under other names" in note for note in read.notes), "the saved mapping confirms the names"
+    assert len(set(read_runs(runs / "g.csv", Chinchilla, group="pair").runs.group)) == 8
+    (runs / "g.toml").write_text('table = "g.csv"\ngroup = 3\n')
+    with pytest.raises(UserError, match="sets group to something other than a column's name"):
+        read_runs(runs / "g.csv", Chinchilla)
+
+
 def test_a_mapping_that_names_no_table_is_refused_with_the_line_to_add(runs):
     (runs / "b.toml").write_text(BILLIONS.partition("\n")[2])
     with pytest.raises(UserError, match=re.escape("b.toml does not name the table that it maps. If it maps")):

@@ -269,7 +269,8 @@ def next_runs(
       reach: maximum ratio of a run's parameters or tokens to the largest in the table; tokens per active parameter,
         total / active parameters and experts are within a factor of √``reach`` of the table's range.
       sequence_length: tokens of a sequence; by default the table's, or 4096.
-      vocab_size: vocabulary size of the runs; by default that of ``like`` or of the table's architectures.
+      vocab_size: vocabulary size of the runs; by default that of ``like`` or of the table's architectures, or the
+        largest customary one that is at most half of the table's smallest model.
       noise: standard deviation of log loss between runs; by default estimated from the fit's residuals.
       around: name of published constants of the law to plan around, instead of a fit.
       fixed: coefficients to hold fixed.

@@ -23,7 +23,7 @@ from moejax.cli.parser import parse_command
 from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.errors import ChildError, UserError, out_of_memory
 from moejax.folder import is_file, reading
-from moejax.say import discard, say
+from moejax.say import discard, each_note_once, say
 from moejax.wording import did_you_mean, in_command, says
 
 DONE, OTHERS, USERS = 0, 1, 2
@@ -142,7 +142,7 @@ def _run(words: list[str]) -> int:
     name, *rest = words
     if name not in COMMANDS:
         return _fail(f"{name} is not a command; {did_you_mean(name, COMMANDS)}")
-    with in_command():
+    with in_command(), each_note_once():
         return _run_command(name, rest)
 
 

@@ -178,18 +178,18 @@ class TableOptions(Command):
     trust_units: bool = option(False, "accept sizes, tokens and FLOPs whose units look wrong", group=TABLE)
     save_mapping: str | None = option(
         None,
-        "save --map and --trust-units as NAME.toml next to the table NAME.csv, where every command finds them; FILE "
-        "is optional",
+        "save --map, --group and --trust-units as NAME.toml next to the table NAME.csv, where every command finds "
+        "them; FILE is optional",
         metavar="FILE",
         bare="",
         group=TABLE,
     )
 
     def mapping(self, runs: Path | str | None) -> ColumnMapping:
-        """Return the column mapping of a table: the saved mapping next to it, updated by ``--map``."""
+        """Return the column mapping of a table: the saved mapping next to it, updated by the options."""
         from moejax.run_sources.column_mapping import column_mapping
 
-        return column_mapping(runs, pairs(self.map, "--map"), trust_units=self.trust_units)
+        return column_mapping(runs, pairs(self.map, "--map"), trust_units=self.trust_units, group=self.group)
 
     def keep_mapping(self, runs: Path | str) -> None:
         """Save the mapping of a table if ``--save-mapping`` is given, and print the path.
@@ -209,8 +209,9 @@ class TableOptions(Command):
                 f"give that name, or --save-mapping without a name."
             )
         columns = self.mapping(runs)
-        if file := save_mapping(runs, columns.expressions, trust_units=bool(columns.trusted_by)):
-            say(f"Saved the mapping of {runs} as {file}; commands that read the table use it without --map.")
+        trusted = bool(columns.trusted_by)
+        if file := save_mapping(runs, columns.expressions, trust_units=trusted, group=columns.group):
+            say(f"Saved the mapping of {runs} as {file}; commands that read the table use it without these options.")
 
     def read(
         self,
@@ -229,7 +230,7 @@ class TableOptions(Command):
           quiet: neither print notes nor save the mapping.
         """
         from moejax.fit.tables.read_runs import read_runs
-        from moejax.say import say
+        from moejax.say import say_once
 
         asked = {
             "mapping": pairs(self.map, "--map"),
@@ -247,8 +248,7 @@ class TableOptions(Command):
         read = read_runs(runs, law, also_told_apart_by=also_told_apart_by, **options)
         if not quiet:
             self.keep_mapping(runs)
-            for note in read.notes:
-                say(note)
+            say_once(*read.notes)
         return read
 
 

@@ -26,13 +26,12 @@ import numpy as np
 import yaml
 
 import moejax
-from moejax.config import unknown
 from moejax.data.tokenizer import Tokenizer, prompt_tokens
 from moejax.errors import UserError
 from moejax.evaluation.language_model import LanguageModel
 from moejax.model.generate import Sampling
 from moejax.say import ProgressCallback
-from moejax.wording import says
+from moejax.wording import did_you_mean, nearest, says
 
 # The harness and its dependencies draw their own progress bars. The harness also computes bootstrap resamples in forked
 # processes, which lack the threads that JAX needs.
@@ -220,11 +219,13 @@ set on the Hub.
 
 
 def load_tasks(
-    names: Sequence[str], folder: Path | None = None, others: Sequence[str] = ()
+    names: Sequence[str], folder: Path | None = None, others: Sequence[str] = (), option: str = "--task-path"
 ) -> tuple[TaskManager, list[Any]]:
     """Load tasks and groups by name or pattern. Task files in ``folder`` take precedence over the harness's own.
 
-    ``others`` are further names that an error may suggest for a misspelt one.
+    Args:
+      others: further names that an error may suggest for a misspelt one.
+      option: name of the option that gives ``folder``.
 
     Raises:
       UserError: the folder or a task does not exist, or the task or its data cannot be read.
@@ -240,10 +241,17 @@ def load_tasks(
     for name in names:
         matched = manager.match_tasks([name])
         if not matched:
-            raise UserError(" ".join([unknown(f"Task {name}", name, [*others, *manager.all_tasks]), *_broken(folder)]))
+            raise UserError(" ".join([_unknown(name, [*others, *manager.all_tasks], folder, option), *_broken(folder)]))
         for one in matched:
-            loaded |= _load(manager, one)
+            loaded |= _load(manager, one, option)
     return manager, list(loaded.values())
+
+
+def _unknown(name: str, known: Sequence[str], folder: Path | None, option: str) -> str:
+    """Return the sentence for an unknown task; the harness has too many tasks to list."""
+    hint = did_you_mean(name, known) if nearest(name, known) else "lm-eval ls tasks lists the harness's tasks."
+    own = "" if folder else f" If it is your own, pass the folder of its task file ({option} FOLDER)."
+    return f"Task {name} is unknown; {hint}{own}"
 
 
 def _broken(folder: Path | None) -> list[str]:
@@ -258,7 +266,7 @@ def _broken(folder: Path | None) -> list[str]:
     return messages
 
 
-def _load(manager: TaskManager, name: str) -> dict[str, Any]:
+def _load(manager: TaskManager, name: str, option: str) -> dict[str, Any]:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             loaded = manager.load([name])
@@ -272,7 +280,7 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
             if data in LOCAL
             else f"Its data set is {data or 'named in its task files'}. Check that this machine can reach the Hugging "
             f"Face Hub. Without a network, load the task on another machine and copy the folder HF_HOME, or pass a "
-            f"task with local files (--task-path)."
+            f"task with local files ({option})."
         )
         raise UserError(
             f"Task {name} could not be loaded ({says('lm-evaluation-harness', error)}). {remedy}"

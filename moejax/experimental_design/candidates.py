@@ -33,6 +33,10 @@ tokens per active parameter, are within the square root of this factor of the ta
 SIZES = ("params_active", "params_total", "tokens", "flops")
 """Fields that are not smaller than in the table. Laws fail for smaller runs, and the criterion would prefer cheap runs.
 """
+VOCABULARIES = (256, 1_024, 4_096, 8_192, 16_384, 32_000, 50_304, 100_352, 128_256)
+"""Customary vocabulary sizes, from bytes to Llama 3; a candidate's published model adds its own."""
+MOST_VOCABULARY = 0.5
+"""Largest share of embedding and unembedding in the active parameters of a model that informs about a law."""
 WIDTHS = tuple(int(16 * 2 ** (i / 2)) for i in range(21))
 """Search grid for widths whose parameter counts match the table."""
 
@@ -184,9 +188,25 @@ def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count d
 
 
 def is_mostly_vocabulary(architecture: Architecture) -> bool:
-    """Return whether embedding and unembedding have more than half of the active parameters."""
+    """Return whether embedding and unembedding exceed ``MOST_VOCABULARY`` of the active parameters."""
     count = params(architecture)
-    return bool(count.vocabulary > count.active / 2)
+    return bool(count.vocabulary > count.active * MOST_VOCABULARY)
+
+
+def customary_vocabulary(given: Architecture, smallest: float) -> int:
+    """Return the largest customary vocabulary that is at most ``MOST_VOCABULARY`` of the smallest model.
+
+    Args:
+      given: proportions of the model; its own vocabulary is the largest choice.
+      smallest: active parameters of the smallest model.
+    """
+    sizes = [size for size in VOCABULARIES if size < given.vocab_size]
+    for size in (given.vocab_size, *reversed(sizes)):
+        counts = [params(integer_shape(given.replace(vocab_size=size), {"model_dim": width})) for width in WIDTHS]
+        active, vocabulary = np.log([[float(one.active), float(one.vocabulary)] for one in counts]).T
+        if np.interp(np.log(smallest), active, vocabulary) <= np.log(MOST_VOCABULARY * smallest):
+            return size
+    return min(VOCABULARIES[0], given.vocab_size)
 
 
 def _sizes(design: Design, name: str) -> np.ndarray:

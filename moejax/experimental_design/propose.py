@@ -5,7 +5,7 @@ This module converts questions about a law to estimands, and tables of runs or a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,16 @@ from jaxtyping import Float
 
 from moejax.architecture import Architecture
 from moejax.config import dump
-from moejax.design.decide import customary_model
+from moejax.design.coordinates import Shapes
+from moejax.design.decide import DENSE, MIXTURE, customary_model
 from moejax.errors import UserError
-from moejax.experimental_design.candidates import Candidates, like, of_table
+from moejax.experimental_design.candidates import (
+    MOST_VOCABULARY,
+    Candidates,
+    customary_vocabulary,
+    like,
+    of_table,
+)
 from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.posterior_modes import Noise, PosteriorModes, distance
@@ -46,7 +53,7 @@ from moejax.laws.law import without_effect
 from moejax.result import Result, Shown, imported
 from moejax.say import say
 from moejax.stored import foreign_json
-from moejax.wording import argument, told
+from moejax.wording import argument, listed, told
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -397,7 +404,10 @@ def candidates_of(
 
 
 def architectures_like(read: ReadRuns, inputs: Sequence[str], vocab_size: int | None = None) -> list[Architecture]:
-    """Return architectures whose proportions candidates keep: the table's architectures, or a published model's.
+    """Return architectures whose proportions candidates keep: the table's architectures, or published models.
+
+    Published models get the table's numbers of active experts, a dense model if the table has dense runs, and a
+    vocabulary that suits the table's smallest model (``customary_vocabulary``).
 
     Args:
       vocab_size: the vocabulary size that replaces that of the architectures, if given.
@@ -405,13 +415,50 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str], vocab_size: int | 
     if "architecture" in read.frame.columns:
         every = map(_stored, dict.fromkeys(read.frame["architecture"]))
         # One dense model and one model of every kind of MoE suffice, because sizes are varied.
-        return list({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values())
-    name = customary_model(inputs)
-    architecture = CATALOGUE[name].architecture
-    also = "" if vocab_size else f" and the vocabulary ({architecture.vocab_size:,} tokens)"
-    other = argument("like") if vocab_size else f"{argument('like')} or {argument('vocab_size')}"
-    say(f"Candidates have the proportions{also} of {name}; choose others ({other}).")
-    return [architecture]
+        return _with_vocabulary({(a.is_moe, a.num_shared_experts > 0, a.router): a for a in every}.values(), vocab_size)
+    names = [customary_model(inputs)]
+    design = read.runs.design
+    if names == [MIXTURE] and (dense := _is_dense(design)) is not None and dense.any():
+        names.append(DENSE)
+    found = [CATALOGUE[name].architecture for name in names]
+    choices, said = [argument("like")], ""
+    if vocab_size is None:
+        sizes = design.params_active if design.params_active is not None else design.params_total
+        own = (
+            found[0].vocab_size
+            if sizes is None
+            else customary_vocabulary(found[0], float(np.min(sizes[read.runs.weight > 0])))
+        )
+        rule = "" if sizes is None else f" (at most {MOST_VOCABULARY:.0%} of the table's smallest model)"
+        said, vocab_size = f" and a vocabulary of {own:,} tokens{rule}", own
+        choices.append(argument("vocab_size"))
+    say(f"Candidates have the proportions of {listed(names)}{said}; choose others ({listed(choices, 'or')}).")
+    return _with_vocabulary([*_with_experts_of(design, found[0], inputs), *found[1:]], vocab_size)
+
+
+def _is_dense(design: Design) -> np.ndarray | None:
+    """Return which rows are dense models; None if the table does not distinguish them."""
+    if design.params_total is not None and design.params_active is not None:
+        return np.isclose(design.params_total, design.params_active, rtol=1e-3)
+    return None if design.num_experts is None else np.asarray(design.num_experts) <= 1
+
+
+def _with_experts_of(design: Design, given: Architecture, inputs: Sequence[str]) -> list[Architecture]:
+    """Return an architecture with the table's fewest and most active experts, of the same total active width.
+
+    With more active experts than in the table, the table's expansions are unreachable with its numbers of experts.
+    """
+    dense = _is_dense(design)
+    if not given.is_moe or dense is None or dense.all() or design.top_k is None:
+        return [given]
+    if any(c.name == "top_k" for c in Shapes(given, tuple(inputs)).coordinates):
+        return [given]
+    active = np.asarray(design.top_k)[~dense]
+    width = given.top_k * given.expert_hidden
+    return [
+        given.replace(top_k=k, expert_hidden=max(1, round(width / k)), shared_hidden=given.shared_width)
+        for k in dict.fromkeys((round(active.min()), round(active.max())))
+    ]
 
 
 def _stored(text: object) -> Architecture:
@@ -437,14 +484,15 @@ def candidates_like(
     Args:
       recipe: the recipe of the runs to train (``recipe_of``).
       causal: True if ``most_flops`` excludes masked attention scores.
-      vocab_size: vocabulary size of the candidates; by default that of the architecture.
+      vocab_size: vocabulary size of the candidates; by default that of the architecture, or one that suits the table's
+        smallest model.
       reach: maximum ratio of a candidate's parameters and tokens to the table's largest.
     """
     optimizer = recipe.get("optimizer", {})
     found = like(
-        _with_vocabulary(
-            architectures_like(read, inputs, vocab_size) if architecture is None else [architecture], vocab_size
-        ),
+        architectures_like(read, inputs, vocab_size)
+        if architecture is None
+        else _with_vocabulary([architecture], vocab_size),
         inputs,
         read.runs,
         most_flops=most_flops,
@@ -459,7 +507,7 @@ def candidates_like(
     return replace(found, labels=tuple(names.get(one, "") for one in found.architectures))
 
 
-def _with_vocabulary(architectures: Sequence[Architecture], vocab_size: int | None) -> list[Architecture]:
+def _with_vocabulary(architectures: Iterable[Architecture], vocab_size: int | None) -> list[Architecture]:
     return [one if vocab_size is None else replace(one, vocab_size=vocab_size) for one in architectures]
 
 

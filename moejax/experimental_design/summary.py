@@ -21,7 +21,7 @@ from moejax.laws.chips import Chip, flops_per_hour
 from moejax.laws.design import known, value_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Result, Table, Written
-from moejax.wording import argument, listed
+from moejax.wording import argument, counted, listed
 
 
 def study_text(name: str, chosen: Candidates, recipe: Mapping[str, Any], says: str) -> str:
@@ -251,7 +251,9 @@ def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
     shown = (
         Column("run"),
         *(Column(proposal.columns.get(name, SHORT.get(name, name)), format) for name in sizes),
-        *(Column(name, ".3g") for name in ("FLOPs", "FLOPs, cumulative", "deviation left")),
+        Column("FLOPs", ".3g", keys=("flops",)),
+        Column("FLOPs, cumulative", ".3g", keys=("flops_cumulative",)),
+        Column("deviation left", ".3g"),
     )
     rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
     return Table("To train next, in order of information per FLOP", shown, list(rows))
@@ -279,9 +281,12 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
         yield f"{title}: these runs are expected to leave {after / before:.0%} of the standard deviation."
     if plan.bound:
+        shapes = ("vocab_size", "sequence_length") if proposal.candidates.architectures else ()
+        others = map(argument, ("candidates", *shapes))
         yield (
-            f"No choice of candidates within this budget leaves less than {np.sqrt(plan.bound):.3g} of the deviation; "
-            f"these runs leave {np.sqrt(plan.left[-1]):.3g}."
+            f"No choice among these {counted(len(proposal.candidates), 'candidate')} within this budget leaves less "
+            f"than {np.sqrt(plan.bound):.3g} of the deviation; these runs leave {np.sqrt(plan.left[-1]):.3g}. Other "
+            f"candidates ({listed(others, 'or')}) may leave less."
         )
 
 

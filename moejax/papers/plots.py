@@ -34,7 +34,7 @@ from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of,
 from moejax.result import Column, Result, Table
 from moejax.run_sources.column_mapping import ColumnMapping
 from moejax.run_table import DataFrame
-from moejax.say import ProgressCallback, say
+from moejax.say import ProgressCallback, say, say_once
 from moejax.wording import counted, did_you_mean, told
 
 MODULES = (
@@ -78,10 +78,11 @@ class PlotOptions:
 
 @dataclass(frozen=True)
 class DrawnFigures:
-    """Drawn figures by name, and the names of omitted figures."""
+    """Drawn figures by name, the names of a paper's omitted figures, and why requested figures are not drawn."""
 
     figures: Mapping[str, Figure]
     left_out: Sequence[str]
+    failed: Mapping[str, UserError]
 
 
 def figures_and_folders(words: Sequence[str]) -> tuple[list[str], list[Path]]:
@@ -92,21 +93,35 @@ def figures_and_folders(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def draw_named(names: Sequence[str], given: GivenData, update: ProgressCallback) -> DrawnFigures:
-    """Draw figures by figure name or paper name. For a paper, omit figures that cannot be drawn."""
+    """Draw figures by figure name or paper name. For a paper, omit figures that cannot be drawn.
+
+    Raises:
+      UserError: no figure can be drawn.
+    """
     plots = chosen(names, ALL)
-    every, left_out = {}, []
+    every, left_out, failed = {}, [], {}
     for number, plot in enumerate(plots):
         update(number / len(plots), f"drawing {plot.name}")
         try:
             every[plot.name] = given.figure(plot)
-        except ValueError:
-            if plot.name in names or (plot is plots[-1] and not every):
+        except UserError as error:
+            if len(plots) == 1 or (plot is plots[-1] and not every):
                 raise
-            left_out.append(plot.name)
-    return DrawnFigures(every, left_out)
+            if plot.name in names:
+                failed[plot.name] = error
+            else:
+                left_out.append(plot.name)
+    return DrawnFigures(every, left_out, failed)
 
 
-def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str], update: ProgressCallback) -> Result:
+def draw_paper(
+    paper: str,
+    given: GivenData,
+    folder: Path,
+    formats: Sequence[str],
+    update: ProgressCallback,
+    width: float | None = None,
+) -> Result:
     """Draw a document's figures into a folder, and return each figure's files or the reason why it is not drawn."""
     asked = paper.strip().lower().replace("-", "_")
     if asked not in DOCUMENTS:
@@ -125,7 +140,9 @@ def draw_paper(paper: str, given: GivenData, folder: Path, formats: Sequence[str
     if not every:
         said = dict.fromkeys(reasons.values())
         raise UserError(f"No figure of {paper} can be drawn: {' '.join(said)}")
-    files = {number: write(folder, ALL[figures[number]], figure, formats)["files"] for number, figure in every.items()}
+    files = {
+        number: write(folder, ALL[figures[number]], figure, formats, width)["files"] for number, figure in every.items()
+    }
     order = sorted(figures, key=_by_number)
     alone = {number: given.law_alone[figures[number]] for number in every if figures[number] in given.law_alone}
     made_up = {number for number in every if figures[number] in given.synthetic}
@@ -162,9 +179,11 @@ def _by_number(number: str) -> tuple[int, str]:
     return (int(digits) if digits else sys.maxsize, number)
 
 
-def write(folder: Path, plot: Plot, figure: Figure, formats: Sequence[str]) -> dict[str, Any]:
+def write(
+    folder: Path, plot: Plot, figure: Figure, formats: Sequence[str], width: float | None = None
+) -> dict[str, Any]:
     """Write a figure with its data, and return its description, keyed by name."""
-    files = write_figure(folder, plot.name, lambda: figure, formats)
+    files = write_figure(folder, plot.name, lambda: figure, formats, width)
     data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
     return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
 
@@ -266,7 +285,10 @@ class GivenData:
         """Return a figure's table, computed from fits to the run table. Figures with the same function share the
         table."""
         if make.table not in self.made:
-            read = self._read(make.reads)
+            try:
+                read = self._read(make.reads)
+            except UserError as error:
+                raise UserError(f"{plot.name} needs runs with {', '.join(make.reads)}. {error}") from error
             split = split_by(read, self.options.hold_out) if self.options.hold_out else None
             law = self.fit.law if self.fit is not None and plot.law else None
             is_given = "flops" in self.options.mapping.expressions
@@ -315,8 +337,8 @@ def _renamed(table: DataFrame, options: PlotOptions, of_runs: bool) -> DataFrame
     ours = with_our_names(table, mapping)
     added = mapped(ours.frame, replace(options.mapping, expressions=mapping), named)
     kept, notes = select(added, options.where, named)
-    for note in (*options.mapping.notes, *ours.notes, *notes):
-        say(note)
+    for note in (*options.mapping.notes, *ours.notes(options.mapping), *notes):
+        say_once(note)
     if options.drop_invalid and (invalid := run_table.invalid_rows(kept, computed=mapping)).any():
         say(f"{counted(int(invalid.sum()), 'row')} of {named} with invalid values left out.")
         kept = kept[~invalid]

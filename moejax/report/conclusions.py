@@ -22,9 +22,8 @@ from moejax.report.findings import (
 )
 from moejax.result import LOW_HIGH, NOT_DETERMINED, Column, Result, Table, Written, columns_of, percent, size
 from moejax.run_table import DataFrame
-from moejax.study.analysis import FittedLaw, best_settings
+from moejax.study.analysis import FittedLaw, best_settings, counted_runs
 from moejax.study.compute_optimum import ComputeOptimum, family
-from moejax.wording import counted
 
 if TYPE_CHECKING:
     from moejax.interval import Interval
@@ -103,7 +102,7 @@ def brief(findings: Findings) -> Result:
 
 def _lead(findings: Findings) -> str:
     runs, corpus = findings.runs, findings.concluded.corpus
-    lead = f"{findings.concluded.name}: {counted(len(runs), 'run')} of {counted(runs['model'].nunique(), 'model')}"
+    lead = f"{findings.concluded.name}: {counted_runs(runs)}"
     if corpus is None:
         return lead
     text = f"{format_bytes(corpus.train.bytes)} of text ({corpus.source}, {corpus.train.documents:,} documents)"

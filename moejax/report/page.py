@@ -55,6 +55,7 @@ from moejax.report.findings import BUDGETS, Findings, read, seconds, summary, ve
 from moejax.report.render import html_table
 from moejax.result import MISSING, size
 from moejax.run_table import DataFrame
+from moejax.study.analysis import counted_runs
 from moejax.study.compute_optimum import family
 from moejax.study.run import Concluded
 from moejax.wording import printable
@@ -85,7 +86,7 @@ def page(findings: Findings, figures: dict[str, Figure]) -> str:
         analysed=concluded.analysed,
         findings=findings,
         best_law=preferred(findings),
-        models=int(findings.runs["model"].nunique()),
+        counted_runs=counted_runs(findings.runs),
         shown=len(shown),
         runs=runs_table("runs", shown),
         runs_csv=table_file.csv_text(findings.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),

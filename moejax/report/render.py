@@ -411,7 +411,9 @@ def _by_key(keys: tuple[str, ...], value: object) -> Iterator[tuple[str, Any]]:
 
 
 def _key(column: Column, taken: Sequence[str]) -> str:
-    """Return a column's JSON key with its unit, such as ``loss_nats_per_token``. Duplicate keys get a number."""
-    key = "_".join(f"{column.name} {column.unit.replace('/', ' per ')}".split()) or "name"
+    """Return a column's JSON key with its unit, such as ``loss_nats_per_token``, without punctuation. Duplicate keys
+    get a number."""
+    words = f"{column.name} {column.unit}".replace("/", " per ").replace("%", " percent ").replace("'", "")
+    key = "_".join(re.findall(r"\w+", words)) or "name"
     every = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(2)))
     return next(one for one in every if one not in taken)

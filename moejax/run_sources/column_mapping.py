@@ -16,7 +16,7 @@ from moejax.run_table import ENDINGS, table_in
 from moejax.wording import says, shown, told
 
 MOST_BYTES = 1_000_000
-KEYS = {"table", "map", "trust_units"}
+KEYS = {"table", "map", "trust_units", "group"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class SavedMapping:
     """Expressions over the table's columns, keyed by moejax's column name."""
     trust_units: bool = False
     """True if counts are accepted even though their units look wrong."""
+    group: str | None = None
+    """Column with the group of each row, if one is saved."""
     note: str = ""
     """Remark if the file names another table and is therefore not used."""
 
@@ -43,11 +45,15 @@ class ColumnMapping:
     """File of each saved expression, keyed by moejax's column name."""
     trusted_by: str = ""
     """File or option that accepts counts even though their units look wrong; empty if they are rejected."""
+    group: str | None = None
+    """Column with the group of each row; None to group rows by their sizes."""
+    saved_in: Path | None = None
+    """File of the saved mapping in use, which the user has confirmed; None without one."""
     notes: tuple[str, ...] = ()
 
 
 def column_mapping(
-    table: object, given: Mapping[str, str] | None = None, *, trust_units: bool = False
+    table: object, given: Mapping[str, str] | None = None, *, trust_units: bool = False, group: str | None = None
 ) -> ColumnMapping:
     """Combine the mapping saved next to a table with the given mapping, which takes precedence.
 
@@ -57,19 +63,25 @@ def column_mapping(
     given = given or {}
     saved = saved_mapping(table) if isinstance(table, (str, Path)) else SavedMapping()
     files = {name: saved.file for name in saved.map if name not in given and saved.file is not None}
-    taken = ", ".join(f"{name} from {saved.map[name]}" for name in files)
+    taken = [f"{name} from {saved.map[name]}" for name in files]
+    taken += [f"groups from {saved.group}"] if saved.group and not group else []
     return ColumnMapping(
         expressions={**saved.map, **given},
         files=files,
         trusted_by="--trust-units" if trust_units else str(saved.file) if saved.trust_units else "",
-        notes=(*filter(None, [saved.note]), *([f"Columns mapped by {saved.file}: {taken}."] if taken else [])),
+        group=group or saved.group,
+        saved_in=saved.file if saved.map or saved.trust_units or saved.group else None,
+        notes=(
+            *filter(None, [saved.note]),
+            *([f"Columns mapped by {saved.file}: {', '.join(taken)}."] if taken else []),
+        ),
     )
 
 
 def saved_mapping(path: str | Path) -> SavedMapping:
     """Return the mapping saved next to a table. It is empty if there is no file or if the file names another table.
 
-    A TOML file with neither ``map`` nor ``trust_units`` is not a mapping and is ignored.
+    A TOML file with neither ``map`` nor ``trust_units`` nor ``group`` is not a mapping and is ignored.
 
     Raises:
       UserError: the file cannot be read, names no table, or has unknown or invalid entries.
@@ -86,16 +98,19 @@ def saved_mapping(path: str | Path) -> SavedMapping:
         content = tomllib.loads(input_file.read_bytes(file, MOST_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file}, the mapping of {path}, cannot be read ({told(error)}); {remedy}.") from error
-    if not {"map", "trust_units"} & {*content}:
+    if not KEYS - {"table"} & {*content}:
         return SavedMapping(file=file)
     of_columns, trust, table = content.get("map", {}), content.get("trust_units", False), content.get("table")
     if not isinstance(of_columns, dict) or not all(isinstance(one, str) for one in of_columns.values()):
         raise UserError(f'{file}: map must be a table of strings, such as tokens = "step * 520000"; {remedy}.')
-    if not isinstance(trust, bool) or not {*content} <= KEYS:
-        unknown = [key for key in content if key not in KEYS]
-        wrong = f"has the unknown key {shown(unknown[0])}" if unknown else "sets trust_units to neither true nor false"
+    group = content.get("group")
+    unknown = [f"has the unknown key {shown(key)}" for key in content if key not in KEYS]
+    wrong = [] if isinstance(trust, bool) else ["sets trust_units to neither true nor false"]
+    wrong += [] if group is None or isinstance(group, str) else ["sets group to something other than a column's name"]
+    if unknown or wrong:
         raise UserError(
-            f"{file} {wrong}. A mapping has the keys table, map (a table) and trust_units (true or false); {remedy}."
+            f"{file} {[*unknown, *wrong][0]}. A mapping has the keys table, map (a table), trust_units (true or false) "
+            f"and group (a column); {remedy}."
         )
     if not isinstance(table, str):
         raise UserError(
@@ -104,10 +119,12 @@ def saved_mapping(path: str | Path) -> SavedMapping:
         )
     if table != path.name:
         return SavedMapping(file=file, note=f"{file} maps the table {shown(table)} and is not used for {path}.")
-    return SavedMapping(file=file, map=of_columns, trust_units=trust)
+    return SavedMapping(file=file, map=of_columns, trust_units=trust, group=group or None)
 
 
-def save_mapping(path: str | Path, mapping: Mapping[str, str], *, trust_units: bool) -> Path | None:
+def save_mapping(
+    path: str | Path, mapping: Mapping[str, str], *, trust_units: bool, group: str | None = None
+) -> Path | None:
     """Save a mapping next to its table and return the file, or None if the file already contains this mapping.
 
     Raises:
@@ -117,17 +134,17 @@ def save_mapping(path: str | Path, mapping: Mapping[str, str], *, trust_units: b
     saved = saved_mapping(path)
     if saved.file is None:
         raise UserError(f"{path} is not a table file, so its mapping cannot be saved; leave out --save-mapping.")
-    if not mapping and not trust_units:
-        raise UserError("There is no mapping to save; give --map NAME=EXPRESSION or --trust-units.")
-    if (dict(saved.map), saved.trust_units) == (dict(mapping), trust_units):
+    if not mapping and not trust_units and not group:
+        raise UserError("There is no mapping to save; give --map NAME=EXPRESSION, --group COLUMN or --trust-units.")
+    if (dict(saved.map), saved.trust_units, saved.group) == (dict(mapping), trust_units, group):
         return None
     keys = {name: name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml_text(name) for name in mapping}
     lines = [
-        "# Columns of a table as moejax reads them. --map takes precedence.",
+        "# Columns of a table as moejax reads them. --map and --group take precedence.",
         f"table = {_toml_text(Path(table_in(path)).name)}",
         *(["trust_units = true"] if trust_units else []),
-        "",
-        "[map]",
+        *([f"group = {_toml_text(group)}"] if group else []),
+        *(["", "[map]"] if mapping else []),
         *(f"{keys[name]} = {_toml_text(expression)}" for name, expression in mapping.items()),
     ]
     _create(saved.file, "\n".join(lines) + "\n")

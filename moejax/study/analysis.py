@@ -257,6 +257,12 @@ def _analyse_law(
     return fitted, Compared(name=name, fit=fit, held_out=(tested,)), holdout.reach_of(read.runs, [split]), decided
 
 
+def counted_runs(frame: run_table.DataFrame) -> str:
+    """Return the numbers of runs and of their models: ``56 runs of 14 models``; ``56 runs`` if each is a model."""
+    models = frame["model"].nunique()
+    return counted(len(frame), "run") + (f" of {counted(models, 'model')}" if models < len(frame) else "")
+
+
 def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
     """Return sentences about the limits of these runs, derived from their range and from the intervals."""
     sizes = {"params_active": "active parameters", "tokens": "tokens"}
@@ -269,7 +275,7 @@ def limits(frame: run_table.DataFrame, fitted: list[FittedLaw], decisions: list[
     models, groups = (frame[name].nunique() for name in ("model", "group"))
     shared = f" in {counted(groups, 'group')} with the same architecture or trunk" if groups < models else ""
     caveats = [
-        f"{len(frame)} runs of {counted(models, 'model')}{shared} span a factor of {' and '.join(span)}{seeds}; "
+        f"{counted_runs(frame)}{shared} span a factor of {' and '.join(span)}{seeds}; "
         "published laws use hundreds of runs over factors of at least 100."
     ]
     if groups == 1:

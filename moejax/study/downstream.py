@@ -351,7 +351,10 @@ def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
 
     settings = study.downstream
     manager, tasks = load_tasks(
-        [asked.task], Path(settings.task_path) if settings.task_path else None, [validation_choices.NAME]
+        [asked.task],
+        Path(settings.task_path) if settings.task_path else None,
+        [validation_choices.NAME],
+        "--config.downstream.task_path",
     )
 
     def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:

@@ -421,9 +421,11 @@ def conclude_table(
         runs["model"] = [f"group {int(label) + 1}" for label in labels]
     unnamed = runs["model"].isna()
     runs.loc[unnamed, "model"] = [f"row {row + 1}" for row in runs.index[unnamed]]
-    if runs["model"].nunique() == len(runs) > labels.nunique():
-        # Every row has its own name, but some models have several runs: a model has the name of its first run.
-        runs["model"] = runs.groupby(labels)["model"].transform("first")
+    shapes = runs.groupby(labels)["model"].transform("first")
+    if runs["model"].nunique() == len(runs):
+        # Every row has its own name: rows of one shape and one group are a model with the name of its first run.
+        by = [labels, runs["group"]] if "group" in runs else labels
+        runs["model"] = runs.groupby(by)["model"].transform("first")
     if "group" not in runs:
         runs["group"] = runs["model"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -437,6 +439,7 @@ def conclude_table(
     check_fields(analysis, "analysis")
     analysed = analyse(path, analysis, update)
     _save_fits(analysed, folder)
-    rows = runs.sort_values([c for c in ("model", "tokens") if c in runs]).to_dict("records")
+    named = runs.assign(model=shapes) if runs["model"].nunique() == len(runs) else runs
+    rows = named.sort_values([c for c in ("model", "tokens") if c in runs]).to_dict("records")
     checked = sanity_checks(rows) if "tokens" in runs else []
     return Concluded(None, folder, None, checked, analysed, table=name, notes=tuple(notes))

@@ -5,6 +5,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from moejax.__main__ import main
@@ -37,6 +38,13 @@ def test_two_families_of_a_table_are_compared_at_the_firsts_budgets(table, capsy
     said = json.loads(capsys.readouterr().out)["leverage"]
     assert [row["leverage"] for row in said] == pytest.approx([4.0] * 5, rel=1e-4)
     assert all(row["low"] <= row["leverage"] <= row["high"] for row in said)
+
+
+def test_notes_on_a_table_of_two_families_are_printed_once(table, tmp_path, capsys):
+    copy = tmp_path / "renamed.csv"
+    pd.read_csv(table).rename(columns={"loss": "eval_loss"}).to_csv(copy, index=False)
+    assert main(["leverage", f"{copy}:num_experts > 0", f"{copy}:num_experts == 0"]) == 0
+    assert capsys.readouterr().err.count("Columns under other names") == 1
 
 
 def test_two_budgets_have_a_leverage_at_a_given_asymptote_and_a_power_law_without_one(table, capsys):

@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 
+import moejax as mj
 from moejax.__main__ import main
 from moejax.cli.commands.next import _swept
 from moejax.cli.config_file import load
 from moejax.experimental_design.summary import names_of
 from moejax.fit.runs import runs_from
+from moejax.fit.search.starts import Sobol
 from moejax.fit.selection.metrics import predict
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.catalogue import find
@@ -80,9 +82,14 @@ def test_candidates_have_the_vocabulary_that_is_given(table, tmp_path, capsys):
     assert main(words(table, "--target", LARGE, "--vocab-size", "256", "--out", str(tmp_path))) == 0
     printed = capsys.readouterr()
     assert "belong to the vocabulary" not in printed.out
-    assert "and the vocabulary" not in printed.err
+    assert "a vocabulary of" not in printed.err
     study = load(Study, str(tmp_path / "study.py"), [])
     assert {one.architecture.vocab_size for one in study.trainings()} == {256}
+    assert main(words(table, "--target", LARGE)) == 0
+    printed = capsys.readouterr()
+    assert "(at most 50% of the table's smallest model); choose others" in " ".join(printed.err.split())
+    if "No choice" in printed.out:
+        assert "Other candidates (--candidates, --vocab-size or --sequence-length)" in " ".join(printed.out.split())
     assert main(words(table, "--target", LARGE, "--vocab-size", "256", "--candidates", str(table))) != 0
     assert "exclude each other" in capsys.readouterr().err
 
@@ -99,6 +106,16 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
     assert "Budget: 1e+20 FLOPs. These runs:" in said
     assert "chip-hours of NVIDIA H100 SXM at 40%" in said
     assert "the candidates' FLOPs" in said
+
+
+def test_proposals_from_a_table_of_candidates_say_how_to_train_them(table, tmp_path, capsys):
+    rows = [{"params_active": n, "tokens": d, "flops": 6 * n * d} for n in (3e7, 4e8) for d in (1e9, 8e9)]
+    candidates = str(write(rows, tmp_path / "could.csv"))
+    assert main(words(table, "--target", LARGE, "--candidates", candidates, "--out", str(tmp_path / "next"))) == 0
+    assert "write a config with their architectures for moejax study (docs/studies.md)" in capsys.readouterr().err
+    target = {"loss": {"params_active": 70e9, "tokens": 1.4e12}}
+    proposal = mj.next_runs(str(table), "chinchilla", target, flops=1e20, candidates=candidates, starts=Sobol(128))
+    assert {"flops", "flops_cumulative"} <= {*proposal.to_frame()}
 
 
 def test_uncertainties_name_their_method(table, tmp_path, capsys):

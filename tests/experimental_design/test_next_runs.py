@@ -4,20 +4,22 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.optimize
 
 from moejax.architecture import Architecture
-from moejax.experimental_design.candidates import is_mostly_vocabulary, like, of_table
+from moejax.experimental_design.candidates import customary_vocabulary, is_mostly_vocabulary, like, of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances, with_run
 from moejax.experimental_design.experiment_plan import RunBudget, choose_runs, corner, deviations, exchange, relax
 from moejax.experimental_design.laplace_posterior import PRIOR, laplace_posterior
-from moejax.experimental_design.propose import propose
+from moejax.experimental_design.propose import candidates_like, propose
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
 from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.selection.metrics import predict
+from moejax.fit.tables.read_runs import read_runs
 from moejax.fit.uncertainty.covariance import variance_components, with_uncertainty
 from moejax.fit.uncertainty.estimands import decision_estimands, find, prediction_estimand
 from moejax.float64 import float64
@@ -348,6 +350,30 @@ def test_models_that_are_mostly_vocabulary_are_candidates_only_if_there_are_no_o
 
     assert not any(shares(700))
     assert all(shares(20_000))
+
+
+def test_a_customary_vocabulary_suits_the_smallest_model_of_a_table():
+    given = SMALL.replace(vocab_size=151_552)
+    sizes = [customary_vocabulary(given, smallest) for smallest in (1e4, 2e6, 2e8, 1e10)]
+    assert sizes == sorted(set(sizes)), "larger tables allow larger vocabularies"
+    assert (sizes[0], sizes[-1]) == (256, 151_552)
+
+
+def test_default_candidates_are_like_the_runs_of_a_small_table():
+    active, experts = (a.ravel() for a in np.meshgrid([2e7, 6e7, 2e8], [1, 16, 32]))
+    total = active * np.where(experts == 1, 1.0, 0.4 + 0.6 * experts / 2)
+    design = Design(
+        params_active=active, params_total=total, tokens=100 * active, num_experts=experts, top_k=1 + (experts > 1)
+    )
+    frame = pd.DataFrame({"params_active": active, "params_total": total, "tokens": design.tokens})
+    frame = frame.assign(num_experts=experts, top_k=design.top_k, loss=3.0)
+    read = read_runs(frame, EffectiveParams)
+    found = candidates_like(read, EffectiveParams.inputs, {}, most_flops=1e20)
+    assert found.design.params_active.min() < 1.1 * active.min()
+    assert found.design.expansion.max() > (total / active).max()
+    assert {a.top_k for a in found.architectures if a.is_moe} == {2}
+    assert not all(a.is_moe for a in found.architectures)
+    assert len({a.vocab_size for a in found.architectures}) == 1
 
 
 def test_a_proposal_starts_from_a_table_and_says_what_it_was_fitted_to():

@@ -306,6 +306,7 @@ def test_a_study_asks_its_checkpoints_tasks_of_the_harness(folder, tmp_path):
     [
         (["--tasks", "choises"], "Task choises is unknown; did you mean choices"),
         (["--tasks", "lambada_opnai"], "did you mean lambada_openai"),
+        (["--tasks", "qqqqzzzz"], "Task qqqqzzzz is unknown; lm-eval ls tasks lists the harness's tasks."),
         (["--tasks", "far"], "Task far could not be loaded"),
         (["--tasks", "far"], "Couldn't reach 'nobody/nothing'"),
         (["--tasks", "sums", "--max-length", "12"], "generate at least 1, and pass a larger --max-length"),
@@ -343,7 +344,7 @@ def test_a_model_that_is_not_there_is_named_before_tasks_are_looked_for(folder, 
 def test_a_misspelled_task_of_the_studys_own_text_is_told_its_name():
     from moejax.evaluation.harness import load_tasks
 
-    with pytest.raises(UserError, match="did you mean validation_choices"):
+    with pytest.raises(UserError, match=r"did you mean validation_choices.*pass the folder .* \(--task-path FOLDER\)"):
         load_tasks(["validation_choicse"], others=[validation_choices.NAME])
 
 

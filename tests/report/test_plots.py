@@ -560,7 +560,7 @@ def test_a_saved_figure_has_the_width_that_is_given_and_its_legend_fits(tmp_path
     edge = np.asarray(narrow.convert("L"))[:, [0, -1]]
     assert edge.min() > 200
     assert Image.open(figure.save(tmp_path / "c.png")).tobytes() == usual.tobytes()
-    with pytest.raises(ValueError, match=r"width is 0\.5 inches; give a number from 2 to 20"):
+    with pytest.raises(ValueError, match=r"`width` is 0\.5 inches; give a number from 2 to 20"):
         figure.save(tmp_path / "d.png", width=0.5)
 
 
@@ -601,6 +601,23 @@ def test_a_figure_over_what_no_two_runs_differ_in_is_refused_and_nothing_is_writ
         "The table has no two runs with equal size and different num_heads; add such runs." in capsys.readouterr().err
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_figures_are_drawn_in_a_given_width_also_if_another_lacks_columns(tmp_path, capsys):
+    names = {"params_active": "active_params", "params_total": "total_params"}
+    table = synthetic.runs(8)[[*names, "tokens", "loss"]].rename(columns=names)
+    table.to_csv(tmp_path / "runs.csv", index=False)
+    words = ["--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out"), "--format", "png"]
+    assert main(["plot", "zhao-5", "runs", *words, "--width", "3.3"]) == USERS
+    said = capsys.readouterr().err
+    assert said.count("Columns under other names") == 1
+    assert "zhao-5 is not drawn: zhao-5 needs runs with " in said
+    assert "all of its columns are read already, so add " in said
+    assert "--map" not in said
+    with Image.open(tmp_path / "out" / "runs.png") as image:
+        assert image.width == 660
+    assert main(["plot", "runs", *words, "--width", "100"]) == USERS
+    assert "--width is 100; give a number from 2 to 20." in capsys.readouterr().err
 
 
 @pytest.mark.slow

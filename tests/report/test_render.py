@@ -73,6 +73,15 @@ def test_a_value_with_its_own_words_is_the_value_in_json():
     assert json.loads(render.json(result))["tables"][0]["rows"] == [{"answer": 0.5}]
 
 
+def test_names_of_frame_columns_have_no_punctuation():
+    headings = ["FLOPs, cumulative", "tokens/s", "behind (90 %)", "S*", "the paper's", "R²", "S"]
+    columns = [*map(Column, headings), Column("loss", unit="nats/token")]
+    assert list(render.frame(Result(tables=[Table("", columns, [range(8)])]))) == [
+        *("FLOPs_cumulative", "tokens_per_s", "behind_90_percent", "S", "the_papers", "R²", "S_2"),
+        "loss_nats_per_token",
+    ]
+
+
 def test_the_data_of_a_result_are_its_json(capsys):
     render.show(Result(tables=[Table("title", [Column("a")], [["x"]])], data={"a": 1}), as_json=True)
     assert json.loads(capsys.readouterr().out) == {"a": 1}

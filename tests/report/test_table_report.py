@@ -106,6 +106,15 @@ def test_names_that_no_two_rows_share_are_no_models(tmp_path, unfitted):
     assert all(name.startswith("run-") for name in first), "a model has the name of its first run"
 
 
+def test_runs_that_are_groups_of_their_own_keep_their_names(tmp_path, unfitted):
+    table = synthetic.runs(12)
+    names = [f"run-{row}" for row in range(12)]
+    page = _page(table.assign(model=names, group=names), tmp_path)
+    assert "12 runs" in page
+    assert "12 runs of" not in page
+    assert sorted(run_table.read(tmp_path / "runs.parquet")["model"]) == sorted(names)
+
+
 def test_names_of_runs_may_be_empty_or_no_names_of_folders(tmp_path, unfitted):
     names = [None, "n" * 500, "../../elsewhere", "/absolute", "<b>bold</b>"]
     text = _page(synthetic.runs(12).assign(model=[*names, *(f"run-{row}" for row in range(7))]), tmp_path)

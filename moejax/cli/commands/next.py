@@ -94,7 +94,8 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
     )
     vocab_size: VocabSize | None = option(
         None,
-        "vocabulary size of the candidate shapes (default: from --arch, --config or the table's architectures)",
+        "vocabulary size of the candidate shapes (default: from --arch, --config or the table's architectures, or one "
+        "that suits the table's smallest model)",
         metavar="TOKENS",
         group=TRAINABLE,
         excludes=("candidates",),
@@ -237,7 +238,10 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
             write_json(folder / "next.json", data)
         say(f"Wrote {' and '.join(written)} to {folder}.")
         if not chosen.architectures:
-            say("No study.py: rows of --candidates are not architectures, so no config can be written for them.")
+            say(
+                "No study.py: rows of --candidates are not architectures; to train them, write a config with their "
+                "architectures for moejax study (docs/studies.md)."
+            )
 
 
 def _target(text: str) -> tuple[str, dict[str, float]]:

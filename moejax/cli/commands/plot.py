@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
@@ -14,8 +15,12 @@ from moejax.cli.shared import ConventionOptions, Positive, TableOptions
 from moejax.errors import UserError
 from moejax.folder import fit_in
 from moejax.json_text import json_text
+from moejax.ranges import FigureWidth
 from moejax.say import say
 from moejax.wording import listed
+
+if TYPE_CHECKING:
+    from moejax.papers.plots import GivenData
 
 EXAMPLE = """\
 moejax plot --list
@@ -70,13 +75,17 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     )
     synthetic: bool = option(False, "draw figures that need a table from synthetic data")
     format: str = option("png,svg", "formats (png, svg, pdf), separated by commas", metavar="NAMES")
+    width: FigureWidth | None = option(
+        None,
+        "width of the images (default: 7.2; with 3.3, a figure of one panel fits a column of a two-column paper)",
+        metavar="INCHES",
+    )
     out: Path = option(Path("figures"), "output folder", metavar="DIR", output=True)
     gallery: Path | None = option(None, "write DIR/gallery.md with every figure, and exit", metavar="DIR", output=True)
 
     def run(self) -> None:
         from moejax.papers.plots import (
             ALL,
-            SYNTHETIC,
             GivenData,
             draw_named,
             draw_paper,
@@ -104,7 +113,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         formats, given = formats_of(self.format), GivenData(self._options(folders))
         if self.paper is not None:
             with out_folder(self.out), progress_display() as update:
-                result = draw_paper(self.paper, given, self.out, formats, update)
+                result = draw_paper(self.paper, given, self.out, formats, update, self.width)
             render.show(result, as_json=self.json)
             return
         with progress_display() as update:
@@ -116,10 +125,19 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         if left_out := drawn.left_out:
             say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} shows what it needs.")
         with out_folder(self.out):
-            written = {name: write(self.out, ALL[name], figure, formats) for name, figure in drawn.figures.items()}
+            written = {
+                name: write(self.out, ALL[name], figure, formats, self.width) for name, figure in drawn.figures.items()
+            }
         if self.json:
             print(json_text(written))
-            return
+        else:
+            self._say(written, given)
+        if drawn.failed:
+            raise UserError(" ".join(f"{name} is not drawn: {error}" for name, error in drawn.failed.items()))
+
+    def _say(self, written: Mapping[str, Any], given: GivenData) -> None:
+        from moejax.papers.plots import SYNTHETIC
+
         for name, one in written.items():
             made_up = f" ({SYNTHETIC})" if name in given.synthetic else ""
             say(f"{name}: {one['title']}. {', '.join(one['files'])}{made_up}", f"  {one['caption']}", file=sys.stdout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moejax.cli.options import argument, flag_of, given, option, out
@@ -105,6 +105,8 @@ class ReportCommand(TableOptions, name="report"):
             if self.json:
                 print(json_text(as_data(concluded)))
             else:
-                render.show(brief(read(concluded)))
+                result, said = brief(read(concluded)), () if table is None else table.notes
+                # Notes on the table are printed when it is read.
+                render.show(replace(result, warnings=[text for text in result.warnings if text not in said]))
         if not self.json:
             say("", f"report: {path.resolve()}", file=sys.stdout)

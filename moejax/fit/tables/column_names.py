@@ -28,6 +28,7 @@ from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.laws.formula_law import LETTERS as FORMULA_LETTERS
 from moejax.laws.formula_law import FormulaLaw, formula_law
 from moejax.laws.law import Sign
+from moejax.run_sources.column_mapping import ColumnMapping
 from moejax.run_table import DataFrame, Series
 from moejax.wording import argument, lies, listed, nearest, shown
 
@@ -115,10 +116,9 @@ class NamedTable:
     undecided: tuple[str, ...]
     """Messages about names that could be read from several columns, with options to choose one."""
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """All messages to show."""
-        return (*self.said, *self.undecided)
+    def notes(self, columns: ColumnMapping | None = None) -> tuple[str, ...]:
+        """Return the messages to show. A saved mapping confirms the names, so that they are not listed again."""
+        return self.undecided if columns is not None and columns.saved_in else (*self.said, *self.undecided)
 
 
 def with_our_names(

@@ -39,7 +39,7 @@ from moejax.laws.design import known as known_fields
 from moejax.laws.formula_law import FormulaLaw, spent_in_rows
 from moejax.quantities import format
 from moejax.result import Column, Plotted, Result, Table
-from moejax.run_sources.column_mapping import column_mapping
+from moejax.run_sources.column_mapping import ColumnMapping, column_mapping
 from moejax.run_table import DataFrame, Series
 from moejax.wording import argument, counted, did_you_mean, listed, nearest, shown
 
@@ -116,7 +116,8 @@ def read_runs(
       law: a law, its name, a formula, or the names of the required Design fields. Without a law, every column that
         some law reads is read if all rows have it.
       mapping: maps a moejax column to a table column or to arithmetic: ``{"tokens": "step * 520000"}``. It takes
-        precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``).
+        precedence over the mapping that is saved next to a file (``moejax.run_sources.column_mapping``), as does
+        ``group``.
       where: conditions on the columns that a row must meet, in the language of ``moejax.fit.tables.expression``.
       loss: the fitted column; by default ``loss``, or the law's output if the law does not predict a loss.
       group: a column whose equal values form a group; by default ``group``, if the table has this column. In a table
@@ -162,8 +163,9 @@ def read_runs(
         raise UserError(
             f"{argument('smooth')} needs the settings of a sweep; add {argument('best_by', 'learning_rate')}."
         )
-    columns = column_mapping(path, mapping, trust_units=trust_units)
-    table, undecided = _named_columns(path, law, dict(columns.expressions), loss)
+    columns = column_mapping(path, mapping, trust_units=trust_units, group=group)
+    group = columns.group
+    table, undecided = _named_columns(path, law, columns, loss)
     table.notes += columns.notes
     undecided = (*undecided, *columns.notes)
     table.weight, table.group = weight, group
@@ -204,9 +206,9 @@ def read_runs(
     )
 
 
-def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> tuple[RunTable, tuple[str, ...]]:
+def _named_columns(path: Any, law: Any, columns: ColumnMapping, loss: str) -> tuple[RunTable, tuple[str, ...]]:
     """Load a table, resolve the law, and add columns under moejax's names; also return notes on ambiguous names."""
-    is_path = isinstance(path, (str, Path))
+    is_path, mapping = isinstance(path, (str, Path)), dict(columns.expressions)
     frame = run_table.read_as_it_is(path) if is_path else run_table.with_flat_cells(path)
     notes = list(frame.attrs.get("notes", ()))
     levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
@@ -229,7 +231,7 @@ def _named_columns(path: Any, law: Any, mapping: dict[str, str], loss: str) -> t
         output=loss if loss in OUTPUTS or loss in outputs else "loss",
         mapping=mapping,
         read_from=ours.read_from,
-        notes=[*notes, *ours.notes],
+        notes=[*notes, *ours.notes(columns)],
     )
     return table, ours.undecided
 
@@ -273,8 +275,9 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
     if not missing:
         return
     columns = [str(column) for column in table.frame.columns if column not in table.read_from]
-    # A column with a moejax name is not a misspelling of another name.
-    others = [column for column in columns if column not in run_table.COLUMNS]
+    read = {name for expression in table.read_from.values() for name in _names_in(expression)}
+    # A column with a moejax name, or that is read under one, is not a misspelling of another name.
+    others = [column for column in columns if column not in run_table.COLUMNS and column not in read]
     near = dict.fromkeys(c for name in missing for c in nearest(name, others if name in run_table.COLUMNS else columns))
     # A column name may contain control characters, which must not reach the terminal.
     safe = [
@@ -285,6 +288,9 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
     offered = " ".join(undecided)
     asked = [n for n in missing if n not in computed and not re.search(rf"\b{re.escape(n)}(=|\": )", offered)]
     remedies = [f"Name the columns: {argument('mapping', dict.fromkeys(asked, 'COLUMN'))}."] if asked else []
+    if asked and not others and set(missing) <= {*run_table.COLUMNS}:
+        hint = f"all of its columns are read already, so add {listed(asked)} to the table."
+        remedies = []
     if computed:
         options = argument("mapping", computed)
         remedies.append(f"{listed(computed)} can be computed from the other columns: {options}.")
@@ -295,6 +301,11 @@ def require(table: RunTable, names: Sequence[str], undecided: Sequence[str] = ()
         )
     meanings = [f"{n} ({run_table.COLUMNS[n].meaning})" if n in run_table.COLUMNS else n for n in missing]
     raise UserError(" ".join([f"{table.named} has no column {' or '.join(meanings)}; {hint}", *remedies, *undecided]))
+
+
+def _names_in(expression: str) -> list[str]:
+    """Return the columns that an expression reads."""
+    return [quoted_name or name for quoted_name, name in re.findall(r"`([^`]*)`|([^\W\d]\w*)", expression)]
 
 
 def _check_decimals(table: RunTable) -> None:

@@ -22,10 +22,12 @@ from moejax.folder import atomic_write, one_set, write_text
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.laws.law import Law
+from moejax.ranges import FIGURE_WIDTHS
 from moejax.report.figures.style import PAPER, RC, legend_columns
 from moejax.report.render import latex_text
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
+from moejax.wording import argument
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Figure:
             two-column paper with 3.3. Height and fonts keep their size.
 
         Raises:
-          UserError: the suffix is not supported, or the width is not between ``NARROWEST`` and ``WIDEST``.
+          UserError: the suffix is not supported, or the width is not in ``FIGURE_WIDTHS``.
 
         Example:
           >>> figure.save("loss.pdf", width=3.3)
@@ -66,8 +68,8 @@ class Figure:
             raise UserError(
                 f"{path} is not a figure file name; end it with one of {', '.join(f'.{f}' for f in FORMATS)}."
             )
-        if width is not None and not NARROWEST <= width <= WIDEST:
-            raise UserError(f"width is {width:g} inches; give a number from {NARROWEST:g} to {WIDEST:g}.")
+        if width is not None and width not in FIGURE_WIDTHS:
+            raise UserError(f"{argument('width')} is {width:g} inches; give {FIGURE_WIDTHS}.")
         with atomic_write(path) as partial, self._of_width(width):
             self._write(partial, suffix)
         return path
@@ -139,8 +141,6 @@ class Figure:
 
 
 DOTS_PER_INCH = 200
-NARROWEST, WIDEST = 2.0, 20.0
-"""Limits of a saved figure's width, in inches."""
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None},
@@ -158,18 +158,23 @@ def styled(draw: Callable[[], Figure]) -> Figure:
 
 
 def write_figure(
-    folder: Path, name: str, draw: Callable[[], Figure], formats: Sequence[str] = ("png", "svg")
+    folder: Path,
+    name: str,
+    draw: Callable[[], Figure],
+    formats: Sequence[str] = ("png", "svg"),
+    width: float | None = None,
 ) -> tuple[str, ...]:
     """Draw in the report's style, write ``name.csv`` and a file per format, and return the names of the files.
 
-    The files are replaced all together or not at all; the same figure gives the same bytes.
+    ``width`` is that of ``Figure.save``. The files are replaced all together or not at all; the same figure gives the
+    same bytes.
     """
     written = []
     with one_set(), rc_context(RC):
         figure = draw()
         for suffix in formats:
             written.append(f"{name}.{suffix}")
-            figure.save(folder / written[-1])
+            figure.save(folder / written[-1], width=width)
         written.append(f"{name}.csv")
         write_text(folder / written[-1], figure.csv())
     return tuple(written)
