@@ -12,6 +12,9 @@ from moejax.data.config import WeightedSource
 from moejax.data.corpus import open_corpus
 from moejax.data.rows import Validation, ValidationPart
 from moejax.data.sources import NAMED
+from moejax.report import render
+from moejax.report.trainings import trained as trained_result
+from moejax.report.trainings import training_text
 from moejax.routing.sums import RoutingSums
 from moejax.run_table import check
 from moejax.train.directory import metrics
@@ -60,6 +63,9 @@ def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, 
             bits_per_byte = loss * part.targets / part.bytes / math.log(2)
             assert found[f"{prefix}bits_per_byte_{part.name}"] == pytest.approx(bits_per_byte, rel=1e-5)
     assert [rows[0][f"share_{part.name}"] for part in parts] == pytest.approx(list(targets / targets.sum()))
+    shown = render.text(trained_result(rows[-1:], folder))
+    assert f"(few {rows[-1]['loss_few']:.4f}, other {rows[-1]['loss_other']:.4f})" in shown
+    assert f"(few {measured[0]['validation_loss_few']:.3f}, other" in training_text(measured[0])
     # A row of a run table, whatever its sources are called.
     import pandas as pd
 
