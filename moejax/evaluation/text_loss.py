@@ -54,7 +54,8 @@ def text_losses(path: Path, settings: TextSettings, update: ProgressCallback) ->
             "bytes, or the path of a tokenizer.json."
         )
     training = _evaluation(model, settings)
-    rows = _rows(model.tokenizer, training.recipe.data, settings, update)
+    packing = model.training.recipe.data.packing if model.training else DataConfig.packing
+    rows = _rows(model.tokenizer, packing, training.recipe.data.sequence_length, settings, update)
     update(0.0, f"evaluating {rows.targets:,} tokens")
     program = make_program(training, make_mesh(MeshShape(), jax.devices()[:1]))
     evaluated = evaluate(program, model.weights.params, model.weights.expert_bias, rows)
@@ -63,7 +64,7 @@ def text_losses(path: Path, settings: TextSettings, update: ProgressCallback) ->
         "tokenizer": {"name": Path(model.tokenizer.name).name, "sha256": model.tokenizer.sha256},
         "settings": {
             "sequence_length": training.recipe.data.sequence_length,
-            "packing": training.recipe.data.packing,
+            "packing": packing,
             "dtype": training.recipe.runtime.compute_dtype,
         },
         "texts": _by_text(evaluated),
@@ -79,7 +80,8 @@ def _evaluation(model: LoadedModel, settings: TextSettings) -> Training:
     # Experts with a capacity are evaluated in groups of as many tokens as in the training run.
     data = DataConfig(
         sequence_length=length,
-        packing=recipe.data.packing if recipe else "windows",
+        # Rows have segments, which also mark padding.
+        packing="documents",
         validation_tokens=max(length, recipe.data.validation_tokens if recipe else DataConfig.validation_tokens),
     )
     data.check()
@@ -87,10 +89,12 @@ def _evaluation(model: LoadedModel, settings: TextSettings) -> Training:
     return Training(name="evaluation", architecture=model.weights.architecture, recipe=recipe)
 
 
-def _rows(tokenizer: Tokenizer, data: DataConfig, settings: TextSettings, update: ProgressCallback) -> Validation:
+def _rows(
+    tokenizer: Tokenizer, packing: str, length: int, settings: TextSettings, update: ProgressCallback
+) -> Validation:
     """Tokenize the texts, and cut them into rows."""
     parts = []
-    cut = Packed if data.packing == "documents" else CompleteWindows
+    cut = Packed if packing == "documents" else CompleteWindows
     with tempfile.TemporaryDirectory() as folder:
         for number, text in enumerate(settings.text):
             prepared = prepare(
@@ -101,7 +105,7 @@ def _rows(tokenizer: Tokenizer, data: DataConfig, settings: TextSettings, update
                 text_field=settings.text_field,
                 update=update,
             )
-            rows = cut(prepared.split("validation"), data.sequence_length)
+            rows = cut(prepared.split("validation"), length)
             if not len(rows):
                 raise UserError(f"{text} has fewer than two tokens, so nothing can be predicted; give more text.")
             parts.append((text, prepared, chosen(rows, len(rows)), True))

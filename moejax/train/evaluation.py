@@ -93,7 +93,8 @@ def _measure(
         numbers = rows[np.where(real, places, start)]
         here = numbers[mine]
         batch = {name: place_rows(array[here], mine, size, sharding) for name, array in validation.rows.items()}
-        costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))
+        marks = place_rows(real[mine], mine, size, sharding)
+        costs, routing = program.compiled_evaluation()(params, expert_bias, batch, marks)
         np.add.at(nats, validation.source[numbers[real]], np.asarray(costs, np.float64)[real])
         sums.append(jax.tree.map(np.asarray, routing))
     return None if sums[0] is None else jax.tree.map(_sum, *sums)

@@ -168,3 +168,26 @@ def test_a_row_has_the_balance_loss_of_the_whole_validation_as_the_mean_over_lay
     )
     layers = [2 * (0.75 * 0.75 + 0.25 * 0.25), 1.0]
     assert _routing(sums)["balance_loss"] == pytest.approx(np.mean(layers), rel=1e-6)
+
+
+def test_evaluation_is_compiled_before_the_first_step(mixed, tmp_path):
+    """The first estimate of the time left would count its compilation."""
+    happened = []
+    # A shape that no other test has compiled.
+    recipe = dataclasses.replace(mixed.recipe, batch_tokens=512, log_every_steps=1, evaluate_tokens=1024)
+
+    def listen(event, duration, **about):
+        if "backend_compile" in event and "evaluate" in about.get("fun_name", ""):
+            happened.append("compiled")
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        train(
+            dataclasses.replace(mixed, recipe=recipe),
+            tmp_path,
+            progress=lambda steps, values: happened.append("evaluated" if "validation_loss" in values else "logged"),
+        )
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert happened.count("compiled") == 1
+    assert happened.index("compiled") < happened.index("logged") < happened.index("evaluated")
