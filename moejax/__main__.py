@@ -58,35 +58,49 @@ def command() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     before, sys.unraisablehook = sys.unraisablehook, _ignored
+    words = sys.argv[1:] if argv is None else argv
     try:
-        with _until_terminated():
+        with _until_terminated(words):
             from moejax.cli.command_line import run
 
-            return run(sys.argv[1:] if argv is None else argv)
+            return run(words)
     except KeyboardInterrupt:
-        say("", "Stopped. Files written so far are kept; run the same command again.")
+        say("", f"Stopped{_consequence(words)}")
         return 130
     finally:
         sys.unraisablehook = before
 
 
 @contextlib.contextmanager
-def _until_terminated() -> Iterator[None]:
+def _until_terminated(words: Sequence[str]) -> Iterator[None]:
     """Exit at once with a message on SIGTERM. A training run with something to save installs its own handler."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _terminated)
+
+    def terminated(number: int, frame: FrameType | None) -> NoReturn:
+        if (place := sys.modules.get("moejax.cli.out_folder")) and hasattr(place, "remove_empty_folders"):
+            place.remove_empty_folders()
+        # print is not safe here, since the signal may interrupt another print.
+        os.write(2, f"\nStopped by SIGTERM{_consequence(words)}\n".encode())
+        os._exit(75)
+
+    signal.signal(signal.SIGTERM, terminated)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
-    # print is not safe here, since the signal may interrupt another print.
-    os.write(2, b"\nStopped by SIGTERM. Files written so far are kept; run the same command again.\n")
-    os._exit(75)
+RESUMED = ("train", "study", "data", "launch")
+"""Commands that continue from the files that an earlier, stopped start has written."""
+
+
+def _consequence(words: Sequence[str]) -> str:
+    """Return the end of a sentence about a stopped command."""
+    if words and words[0] in RESUMED:
+        return ". Files written so far are kept; run the same command again to continue."
+    return ". The result is not complete; run the same command again to start over."
 
 
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:

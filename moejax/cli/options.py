@@ -34,6 +34,7 @@ def option(
     excludes: Sequence[str] = (),
     needs: Sequence[str] = (),
     output: bool = False,
+    nargs: str | None = None,
 ) -> Any:
     """Declare an option; the field's annotation defines its type and range (``moejax.ranges``).
 
@@ -46,6 +47,7 @@ def option(
       excludes: fields that may not be given together with this one.
       needs: fields that must be given together with this one.
       output: True if the option names a file or folder to write.
+      nargs: ``+`` for a tuple whose values follow the option once, instead of one value per occurrence.
     """
     about = {name: value for name, value in locals().items() if name != "default"}
     return dataclasses.field(default=default, metadata=about)

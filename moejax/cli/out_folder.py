@@ -20,6 +20,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers for a full disk, an exceeded quota, and the maximum file size."""
 
 
+_NEW: list[Path] = []
+"""Folders that this process created for a result that is not complete."""
 _HELD: ContextVar[Path | None] = ContextVar("held", default=None)
 
 
@@ -37,14 +39,13 @@ def out_folder(folder: Path | None, *, shared: bool = False) -> Iterator[None]:
     if folder is None or _HELD.get() == folder:
         yield
         return
-    with _said(folder), outputs_of(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.nullcontext() if shared else only_writer(folder, patience_seconds=1.0):
-            token = _HELD.set(folder)
-            try:
-                yield
-            finally:
-                _HELD.reset(token)
+    lock = contextlib.nullcontext() if shared else only_writer(folder, patience_seconds=1.0)
+    with _said(folder), outputs_of(folder), _made(folder), lock:
+        token = _HELD.set(folder)
+        try:
+            yield
+        finally:
+            _HELD.reset(token)
 
 
 @contextlib.contextmanager
@@ -61,8 +62,7 @@ def out_file(path: Path) -> Iterator[Path]:
     Raises:
       UserError: the file cannot be written, or it exists and was not written by moejax.
     """
-    with _said(path), outputs_of(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _said(path), outputs_of(path.parent), _made(path.parent):
         check_replaceable(path)
         yield path
 
@@ -93,6 +93,34 @@ def check_outputs(folder: Path, names: tuple[str, ...]) -> None:
     with _said(folder), outputs_of(folder):
         for name in names:
             check_replaceable(folder / name)
+
+
+def remove_empty_folders() -> None:
+    """Remove the folders that this command created, if nothing was written into them."""
+    for folder in reversed(_NEW):
+        _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [".lock"]:
+            (folder / ".lock").unlink()
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Create a folder if needed, and remove it at the end if it was created and nothing was written into it."""
+    if folder.exists():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    _NEW.append(folder)
+    try:
+        yield
+    finally:
+        _NEW.remove(folder)
+        _remove_if_empty(folder)
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def _add_options(parser: argparse.ArgumentParser, cls: type[Command]) -> None:
             groups[title].add_argument(field.name, **how)
             continue
         if about.get("nargs") or (several and items[-1] is not ...):
-            how["nargs"] = about.get("nargs", len(items))
+            how["nargs"] = about.get("nargs") or len(items)
         elif several:
             how["action"] = "append"
         if about.get("bare") is not None:

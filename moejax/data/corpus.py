@@ -18,7 +18,7 @@ from moejax.data.config import SUMMARY, DataConfig, WeightedSource
 from moejax.data.mixtures import rows_of_each
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet, open_stored_set, summed
-from moejax.data.rows import PACKINGS, EvenlySpread, Rows, Validation, ValidationPart, chosen, counted, shares
+from moejax.data.rows import PACKINGS, EvenlySpread, Row, Rows, Validation, ValidationPart, chosen, counted, shares
 from moejax.data.sources import NAMED, check_source, is_there, path_of
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
@@ -200,20 +200,11 @@ class Corpus:
             chosen(cut(prepared.split("validation"), length), count)
             for prepared, count in zip(self.sets, counts, strict=True)
         ]
-        masks = [counted(part) for part in parts]
-        sizes = [
-            ValidationPart(
-                name=source.name,
-                targets=int(mask.sum()),
-                bytes=prepared.bytes_of(part["tokens"][:, 1:][mask]),
-                in_loss=source.weight > 0,
-            )
-            for source, prepared, part, mask in zip(self.parts, self.sets, parts, masks, strict=True)
-        ]
-        return Validation(
-            rows={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
-            source=np.repeat(np.arange(len(parts)), [len(mask) for mask in masks]),
-            parts=tuple(sizes),
+        return joined(
+            [
+                (source.name, prepared, rows, source.weight > 0)
+                for source, prepared, rows in zip(self.parts, self.sets, parts, strict=True)
+            ]
         )
 
     @functools.cached_property
@@ -238,6 +229,24 @@ class Corpus:
 
     def _split_size(self, name: str) -> CorpusSplit:
         return summed(CorpusSplit, [getattr(prepared.manifest, name) for prepared in self.sets])
+
+
+def joined(parts: Sequence[tuple[str, PreparedSet, Row, bool]]) -> Validation:
+    """Join rows of several sets for an evaluation: each set's name, the set, its rows, and whether they are part of the
+    mean loss.
+    """
+    masks = [counted(rows) for _, _, rows, _ in parts]
+    sizes = [
+        ValidationPart(
+            name=name, targets=int(mask.sum()), bytes=prepared.bytes_of(rows["tokens"][:, 1:][mask]), in_loss=in_loss
+        )
+        for (name, prepared, rows, in_loss), mask in zip(parts, masks, strict=True)
+    ]
+    return Validation(
+        rows={name: np.concatenate([rows[name] for _, _, rows, _ in parts]) for name in parts[0][2]},
+        source=np.repeat(np.arange(len(parts)), [len(mask) for mask in masks]),
+        parts=tuple(sizes),
+    )
 
 
 def open_corpus(config: DataConfig, folder: Path) -> Corpus:

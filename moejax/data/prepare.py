@@ -45,7 +45,7 @@ def prepare(
     source: str,
     folder: Path,
     *,
-    tokenizer: str = "bytes",
+    tokenizer: str | Tokenizer = "bytes",
     validation_share: float = 0.05,
     corrupt_share: float = 0.01,
     text_field: str = "text",
@@ -57,13 +57,14 @@ def prepare(
     """Tokenize ``source`` into ``folder``, keeping shards that are already finished.
 
     A finished set is only opened. With ``again``, changed input shards of the source are read again. If another process
-    prepares the same set, wait for at most ``patience_seconds``.
+    prepares the same set, wait for at most ``patience_seconds``. With a ``validation_share`` of 1, the training split
+    is empty.
 
     Raises:
       UserError: the source or tokenizer does not exist; too many records are corrupt; one split is empty; or the folder
         holds a set with other settings.
     """
-    opened = open_tokenizer(tokenizer)
+    opened = tokenizer if isinstance(tokenizer, Tokenizer) else open_tokenizer(tokenizer)
     choices = {
         "format": FORMAT,
         "source": source,
@@ -78,7 +79,7 @@ def prepare(
     with only_writer(folder, patience_seconds):
         _check_choices(folder, choices)
         if again or not (folder / MANIFEST).exists():
-            input_shards = input_shards_of(source, _source_options(opened, text_field))
+            input_shards = input_shards_of(source, _source_options(opened, text_field, validation_share))
             write_json(folder / CHOICES, choices)
             saved = _save_tokenizer(opened, folder)
             shards = _tokenize(input_shards, folder, choices, saved, workers, update)
@@ -89,9 +90,9 @@ def prepare(
     return PreparedSet(folder)
 
 
-def _source_options(tokenizer: Tokenizer, text_field: str) -> SourceOptions:
+def _source_options(tokenizer: Tokenizer, text_field: str, validation_share: float) -> SourceOptions:
     end = None if tokenizer.name == "bytes" else tokenizer.end_of_document
-    return SourceOptions(text_field, end, tokenizer.vocab_size)
+    return SourceOptions(text_field, end, tokenizer.vocab_size, held_out=validation_share < 1)
 
 
 def _tokenize(
@@ -182,7 +183,7 @@ def _manifest(
     splits = {name: summed(SplitTotals, [getattr(shard, name) for shard in shards]) for name in SPLITS}
     _check_corrupt(source, corrupt, splits, size_bytes, corrupt_share)
     for name, split in splits.items():
-        if not split.documents:
+        if not split.documents and not (name == "train" and validation_share == 1):
             number = sum(split.documents for split in splits.values())
             raise UserError(
                 f"The {name} split of {source} has no document; the source has {number:,} and the validation share "

@@ -174,6 +174,23 @@ class Windows:
         return {"tokens": self._stream.read(start, start + self._length + 1)}
 
 
+class CompleteWindows:
+    """The rows of ``Windows``, and the incomplete last one, padded. Segment 0 is padding."""
+
+    def __init__(self, stream: Stream, length: int):
+        self._stream = stream
+        self._length = length
+
+    def __len__(self) -> int:
+        return -(-max(0, len(self._stream) - 1) // self._length)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, np.ndarray]:
+        start = int(index) * self._length
+        read = self._stream.read(start, min(start + self._length + 1, len(self._stream)))
+        padding = (0, self._length + 1 - len(read))
+        return {"tokens": np.pad(read, padding), "segments": np.pad(np.ones_like(read), padding)}
+
+
 class EvenlySpread:
     """A selection of ``count`` rows, spread evenly over a set."""
 

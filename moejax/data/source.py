@@ -83,6 +83,8 @@ class SourceOptions:
     """True if the source is a single file. The file's text is then cut into several documents, so that some can be held
     out.
     """
+    held_out: bool = True
+    """True if a part of the documents is held out; if not, a single file is one document."""
 
     def end_in(self, path: str) -> int:
         """Return ``end_of_document`` for the token file at ``path``.

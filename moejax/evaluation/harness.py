@@ -55,8 +55,6 @@ from lm_eval.utils import (  # type: ignore[import-not-found]
 # print an error.
 evaluator.get_git_commit_hash = lambda: None
 
-DEFAULT_LENGTH = 2048
-"""Maximum number of tokens of a text if the model does not specify a maximum. The harness has the same default."""
 DEFAULT_NEW_TOKENS = 256
 """Number of generated tokens if the task does not specify a number. The harness has the same default."""
 RESAMPLES = 1_000

@@ -25,7 +25,11 @@ from moejax.train.directory.saved_weights import (
     tokenizer_beside,
     write_saved_weights,
 )
+from moejax.train.training import Training
 from moejax.weights.folder import EXPERT_BIAS, Weights, flat, is_weights, load_weights, special_token
+
+DEFAULT_LENGTH = 2048
+"""Maximum number of tokens of a text if the model does not specify a maximum. The harness has the same default."""
 
 
 class LoadedModel(NamedTuple):
@@ -40,6 +44,8 @@ class LoadedModel(NamedTuple):
     """Sequence length of the training run or of the model's files; None if unknown."""
     origin: dict[str, Any]
     """Origin of the weights, stored with results."""
+    training: Training | None = None
+    """The training run of the weights, if the folder is a training run."""
 
 
 def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
@@ -60,7 +66,9 @@ def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
             length = saved.training.recipe.data.sequence_length
             own = model.tokenizer or saved_tokenizer(saved)
             own = own and own.as_in_training()
-            return model._replace(tokenizer=_fitting(own, model.weights), sequence_length=length)
+            return model._replace(
+                tokenizer=_fitting(own, model.weights), sequence_length=length, training=saved.training
+            )
         done = from_huggingface(path, folder)
         return _of_weights(folder, tokenizer, {"kind": "huggingface", "family": done.family})
 

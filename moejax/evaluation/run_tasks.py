@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, answer_lengths, evaluate, load_tasks, versions
+from moejax.evaluation.harness import HarnessModel, answer_lengths, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import LoadedModel, fingerprint, load_model
+from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_model
 from moejax.evaluation.suites import Suite
 from moejax.model.runtime import Runtime
 from moejax.result import Column, Result, Table
 from moejax.say import ProgressCallback
 from moejax.stored import as_read
+
+DEFAULT_DTYPE = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class EvaluationSettings:
     max_length: int | None
     max_new_tokens: int | None
     batch_tokens: int
-    dtype: str
+    dtype: str | None
     tokenizer: str | None
     seed: int
     samples: bool
@@ -55,7 +57,7 @@ def run_tasks(
         )
     model = LanguageModel(
         given.weights,
-        Runtime(compute_dtype=settings.dtype),
+        Runtime(compute_dtype=settings.dtype or DEFAULT_DTYPE),
         longest=settings.max_length or given.sequence_length or DEFAULT_LENGTH,
         batch_tokens=settings.batch_tokens,
     )
@@ -99,7 +101,7 @@ def _about(settings: EvaluationSettings, path: Path, given: LoadedModel, asked: 
             "num_fewshot": settings.num_fewshot,
             "max_length": asked.max_length,
             "max_new_tokens": settings.max_new_tokens,
-            "dtype": settings.dtype,
+            "dtype": settings.dtype or DEFAULT_DTYPE,
             "seed": settings.seed,
         },
     }

@@ -113,21 +113,35 @@ def _warnings(plan: Plan) -> list[str]:
 
 def _run_text(several: bool, steps: int, tokens: int, chip_hours: float, chips: int, price: float | None) -> str:
     """Return the steps, tokens, time and cost of a training run with the branches of all budgets."""
+    whole = "All budgets" if several else "The whole run"
+    return f"{whole}: {steps:,} steps, {format(tokens, 3)} tokens, {_cost_text(chip_hours, chips, price)}"
+
+
+def _cost_text(chip_hours: float, chips: int, price: float | None) -> str:
+    """Return the time and cost of a training run."""
     hours = chip_hours / chips
     time = f"{format(hours, 3)} hours" if hours < 48 else f"{format(hours / 24, 3)} days"
     cost = "" if price is None else f", {format(chip_hours * price, 3)} at {price:g} an hour"
-    whole = "All budgets" if several else "The whole run"
-    return f"{whole}: {steps:,} steps, {format(tokens, 3)} tokens, {time}, {format(chip_hours, 3)} chip-hours{cost}"
+    return f"{time}, {format(chip_hours, 3)} chip-hours{cost}"
 
 
+ASSUMED_MFU = 0.4
+"""Model FLOPs utilization that ``moejax launch`` and ``moejax design`` assume."""
 ESTIMATED = "In six plans for TPUs, XLA needed 0.9 to 1.8 times the estimated memory."
 """Accuracy of ``AnalyticEstimate.memory``."""
 
 
 def estimate_summary(
-    training: Training, topology: Topology, estimate: AnalyticEstimate, price: float | None = None
+    training: Training,
+    topology: Topology,
+    estimate: AnalyticEstimate,
+    price: float | None = None,
+    assumed_mfu: float = ASSUMED_MFU,
 ) -> Result:
-    """Return the memory of one chip by component and the time of a step, estimated without a compilation."""
+    """Return the memory of one chip by component and the time of a step, estimated without a compilation.
+
+    Time and cost of the whole run are printed at the roofline, which is a bound, and at ``assumed_mfu``.
+    """
     memory, roofline, device = estimate.memory, estimate.roofline, topology.device
     data: dict[str, Any] = {**asdict(estimate), "name": training.name, "topology": topology.name}
     data["memory"]["total"] = memory.total
@@ -139,20 +153,26 @@ def estimate_summary(
         mfu = mfu_of_step(training, topology, seconds)
         steps, tokens = recipe.total_steps, recipe.total_tokens
         hours = tokens / recipe.batch_tokens * seconds / 3600 * topology.chips
+        expected = hours * mfu / assumed_mfu
         run = _run_text(len(recipe.budgets_tokens) > 1, steps, tokens, hours, topology.chips, price)
         times = {"matmuls at the peak": roofline.compute_seconds, "memory at its bandwidth": roofline.memory_seconds}
         times |= {f"links along {axes}": one for axes, one in roofline.link_seconds.items()}
         times |= {"a step": seconds, "without any overlap": roofline.step_seconds_without_overlap}
         notes = [
-            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {run}. {ROOFLINE_MEASURED} A compiled "
-            "plan is more accurate."
+            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {ROOFLINE_MEASURED} A compiled plan "
+            "is more accurate.",
+            f"{run}: a lower bound, at the roofline.",
+            f"Expected at {assumed_mfu:.0%} MFU (--mfu, as in moejax launch and design): "
+            f"{_cost_text(expected, topology.chips, price)}."
+            + (" This exceeds the roofline's MFU; lower --mfu." if assumed_mfu > mfu else ""),
         ]
         columns = (Column(""), Column("roofline", lambda value: f"{value:.4g} s"))
         tables.append(Table("estimated time of a step", columns, list(times.items()), notes))
         data |= {"step_seconds_without_overlap": roofline.step_seconds_without_overlap}
         data |= {"step_seconds": seconds, "mfu": mfu, "total_steps": steps, "total_tokens": tokens}
         data |= {"days": hours / topology.chips / 24, "chip_hours": hours}
-        data |= {} if price is None else {"cost": hours * price}
+        data |= {"assumed_mfu": assumed_mfu, "chip_hours_at_assumed_mfu": expected}
+        data |= {} if price is None else {"cost": hours * price, "cost_at_assumed_mfu": expected * price}
     title = f"{training.name} on {topology.name}, estimated without a compilation: {ways(training, topology)}"
     over = memory.total - device.memory_bytes if device else 0
     search = option_hint("--search") or "moejax plan --search --estimate"
@@ -165,7 +185,9 @@ SHOWN = 10
 """Maximum number of rows in the table of an estimated search."""
 
 
-def estimated_search_summary(ranked: Sequence[PlanCandidate], price: float | None = None) -> Result:
+def estimated_search_summary(
+    ranked: Sequence[PlanCandidate], price: float | None = None, assumed_mfu: float = ASSUMED_MFU
+) -> Result:
     """Return the estimated candidates of a search, best first, followed by the estimate of the best one.
 
     Args:
@@ -199,7 +221,8 @@ def estimated_search_summary(ranked: Sequence[PlanCandidate], price: float | Non
         else f"There is no candidate{limit}; use more or larger chips, or a smaller model or batch."
     ]
     best = every[0]
-    result = estimate_summary(best.training, best.topology, analytic_estimate(best.training, best.topology), price)
+    estimate = analytic_estimate(best.training, best.topology)
+    result = estimate_summary(best.training, best.topology, estimate, price, assumed_mfu)
     data = {**result.data, "others": [_estimated_data(one) for one in every[1:]]}
     table = Table("estimated candidates", columns, rows, notes)
     return replace(result, tables=[table, *result.tables], data=data)

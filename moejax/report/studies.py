@@ -85,7 +85,7 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
         Column("FLOPs", ".3g", value="flops"),
         Column("state", lambda value: format_bytes(value, 3), value="state_bytes"),
         Column("sequence", lambda value: format_bytes(value, 3), value="sequence_bytes"),
-        Column("chips", value=lambda one: one.chips_at_least or "none"),
+        Column("chips, at least", value=lambda one: one.chips_at_least or "none"),
         Column("chip-hours", lambda value: format(value, 3), value="chip_hours"),
         Column("cost", lambda value: format(value, 3), value="cost"),
         Column("note", value=lambda one: notes.index(one.note) + 1 if one.note else None),
@@ -98,7 +98,8 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
         ],
         notes=[
             "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one sequence, with "
-            "recomputation. chips: smallest number whose memory holds both. FLOPs: trunk and branches; attention is "
+            "recomputation. chips, at least: smallest number whose memory holds both; moejax launch requests chips "
+            "that hold a step with the recipe's batch, mesh and remat. FLOPs: trunk and branches; attention is "
             "not halved for causality. Without shared trunks: as if each budget were trained from its first step."
         ],
         data=_as_data(study, estimate),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from moejax.quantities import clock, format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.train.directory.attempts import RUNNING
+from moejax.train.directory.metrics import VALIDATION_LOSS, number, source_losses
 from moejax.train.directory.status import Status, read_status
+from moejax.wording import some
 
 if TYPE_CHECKING:
     from moejax.study.status import RunStatus
@@ -28,6 +30,10 @@ ROUTING = {
 """Headings of ``moejax.routing.sums.statistics``, short enough for 80 columns."""
 
 
+MOST_SOURCES = 12
+"""Maximum number of sources whose losses are shown in a line of text."""
+
+
 def speed_text(tokens_per_second: float, mfu: float | None) -> str:
     """Return speed as ``41,200 tokens/s, MFU 38.1 %``."""
     return f"{tokens_per_second:,.0f} tokens/s" + (f", MFU {mfu:.1%}" if mfu is not None else "")
@@ -36,8 +42,9 @@ def speed_text(tokens_per_second: float, mfu: float | None) -> str:
 def training_text(values: Mapping[str, Any]) -> str:
     """Return the logged values of a step on one line: loss, speed, balance, memory, skipped steps."""
     told = [f"loss {values['loss']:.3f}"] if "loss" in values else []
-    if "validation_loss" in values:
-        told.append(f"validation {values['validation_loss']:.3f}")
+    if VALIDATION_LOSS in values:
+        sources = source_losses(values, VALIDATION_LOSS)
+        told.append(f"validation {number(values[VALIDATION_LOSS]):.3f}{sources_text(sources, 3)}")
     if "tokens_per_second" in values:
         told.append(speed_text(values["tokens_per_second"], values.get("mfu")))
     if "load_cv" in values:
@@ -49,6 +56,12 @@ def training_text(values: Mapping[str, Any]) -> str:
     if "memory_bytes" in values:
         told.append(format_bytes(values["memory_bytes"], 3))
     return ", ".join(told)
+
+
+def sources_text(losses: Mapping[str, float], digits: int = 4) -> str:
+    """Return the losses of a mixture's sources as `` (web 3.214, code 2.871)``; empty for a single source."""
+    told = some([f"{name} {loss:.{digits}f}" for name, loss in losses.items()], most=MOST_SOURCES)
+    return f" ({told})" if losses else ""
 
 
 def memory_text(in_use: int | None, peak: int) -> str:
@@ -93,15 +106,16 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     yield "state", f"{state_text(status)}: {status.why}" if status.why else state_text(status)
     if status.phase is not None and status.step is not None and status.tokens is not None:
         yield (
-            "phase",
+            "logged step",
             f"{status.phase}, step {status.step:,}: {format(status.tokens)} tokens of {format(status.budget_tokens)}",
         )
     if status.total_steps is not None:
         yield "steps", f"{status.steps_done:,} of {status.total_steps:,}"
     if status.loss is not None:
         yield "loss", f"{status.loss:.4f} nats/token"
-    if status.validation_loss is not None:
-        yield "validation loss", f"{status.validation_loss:.4f} nats/token"
+    if (last := status.last_validation) is not None:
+        sources = sources_text(last.get("sources", {}))
+        yield "validation loss", f"{last['loss']:.4f} nats/token{sources} at {last['phase']}, step {last['step']:,}"
     if status.tokens_per_second is not None:
         yield "recent speed", speed_text(status.tokens_per_second, status.mfu)
     if status.eta_seconds is not None:
@@ -123,7 +137,8 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.goodput is not None:
         yield "goodput", goodput_text(status.seconds)
     for row in status.rows:
-        yield f"at {format(row['tokens'])} tokens", f"validation loss {row['loss']:.4f} nats/token"
+        sources = sources_text(row.get("sources", {}))
+        yield f"at {format(row['tokens'])} tokens", f"validation loss {row['loss']:.4f} nats/token{sources}"
 
 
 TRAININGS = (
@@ -166,7 +181,13 @@ def trained(rows: Sequence[Mapping[str, Any]], folder: Path) -> Result:
         return Result(tables=[table])
     status = read_status(folder)
     speed = rows[-1]["tokens_per_second"]
-    notes = [] if speed is None else [f"mean speed: {speed_text(speed, rows[-1]['mfu'])}"]
+    # Without several sources, rows have no losses of sources.
+    notes = [
+        f"loss by source at {format(row['tokens'])} tokens:{sources_text(sources)}"
+        for row in rows
+        if (sources := source_losses(row, "loss"))
+    ]
+    notes += [] if speed is None else [f"mean speed: {speed_text(speed, rows[-1]['mfu'])}"]
     if status.memory_peak_bytes is not None:
         notes.append(f"memory: {memory_text(status.memory_bytes, status.memory_peak_bytes)}")
     if status.goodput is not None:

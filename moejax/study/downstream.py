@@ -23,7 +23,7 @@ from moejax.data.rows import counted as counted_targets
 from moejax.errors import UserError
 from moejax.evaluation import validation_choices
 from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import LoadedModel, fingerprint, load_model
+from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_model
 from moejax.evaluation.suites import EvaluationTask, score_of, suite_of
 from moejax.folder import check_as_written, only_writer
 from moejax.json_text import fields
@@ -341,7 +341,6 @@ def _ask_choices(study: Study, folder: Path) -> Ask:
 def _ask_harness(study: Study, asked: EvaluationTask) -> Ask:
     # The import takes seconds, and only studies with harness tasks need it.
     from moejax.evaluation.harness import (
-        DEFAULT_LENGTH,
         HarnessModel,
         answer_lengths,
         evaluate,

@@ -27,6 +27,7 @@ from moejax.study.estimate import (
     gpu_sizes,
     mesh_axes,
     minutes_for,
+    remat_with_fewer_chips,
 )
 from moejax.study.executor import Task
 from moejax.study.gke import GkeEngine, GkeOptions, check_name
@@ -200,10 +201,16 @@ def _requests(
     the run.
     """
     by_name = {one.model: one for one in estimate(study, chip, mfu=mfu).trainings}
-    return {
-        one.name: request(chips_for(one, by_name[one.name], chip, sizes, slices), by_name[one.name])
-        for one in study.trainings()
-    }
+    chips = {one.name: chips_for(one, by_name[one.name], chip, sizes, slices) for one in study.trainings()}
+    for one in study.trainings():
+        if fewer := remat_with_fewer_chips(one, by_name[one.name], chip, sizes, chips[one.name], slices):
+            say(
+                f"moejax: {one.name}: {chips[one.name]:,} devices hold a step with recipe.runtime.remat="
+                f"{one.recipe.runtime.remat}; with --config.recipe.runtime.remat={fewer[0]}, {fewer[1]:,} suffice."
+            )
+            # Models of a study mostly share this setting.
+            break
+    return {name: request(chips[name], by_name[name]) for name in chips}
 
 
 def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Task]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jax.sharding import AbstractMesh
@@ -13,6 +14,7 @@ from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import CHIPS, Chip, flops_per_hour
 from moejax.laws.memory import training_memory
+from moejax.model.runtime import REMAT_POLICIES
 from moejax.plan.analytic_estimate import step_memory
 from moejax.plan.search import ROOM
 from moejax.plan.topology import parse
@@ -24,7 +26,7 @@ from moejax.study.study import Study, work
 from moejax.train.devices import check_products
 from moejax.train.step import moment_bytes
 from moejax.train.training import Recipe, Training
-from moejax.wording import counted, listed
+from moejax.wording import counted, listed, some
 
 if TYPE_CHECKING:
     from moejax.study.estimate import EstimatedTraining
@@ -308,7 +310,7 @@ def chips_for(
             except UserError as error:
                 why = why or f" With {size:,} chips: {error}"
                 continue
-            needed[size] = step_memory(training, axes, "tpu" if device.torus_dimensions else "gpu").total
+            needed[size] = _step_bytes(training, axes, device)
             if needed[size] <= ROOM * device.memory_bytes:
                 return size
     if not needed:
@@ -331,6 +333,43 @@ def chips_for(
     return least
 
 
+def _step_bytes(training: Training, axes: Mapping[str, int], device: Chip) -> float:
+    return step_memory(training, axes, "tpu" if device.torus_dimensions else "gpu").total
+
+
+def remat_with_fewer_chips(
+    training: Training, estimated: EstimatedTraining, device: Chip, sizes: Iterable[int], chips: int, slices: int = 1
+) -> tuple[str, int] | None:
+    """Return the remat policy that recomputes the least of those that need the fewest chips, with this number; None if
+    no policy needs fewer than ``chips``.
+    """
+    recipe = training.recipe
+    for size in (size for size in sizes if size < chips and size // slices >= (estimated.chips_at_least or chips)):
+        for remat in REMAT_POLICIES:
+            one = replace(training, recipe=replace(recipe, runtime=replace(recipe.runtime, remat=remat)))
+            with contextlib.suppress(UserError):
+                if _step_bytes(one, mesh_axes(one, size, slices), device) <= ROOM * device.memory_bytes:
+                    return remat, size
+    return None
+
+
+def settings_text(training: Training) -> str:
+    """Return the settings of a training run that determine its memory and time, and its data."""
+    recipe, data = training.recipe, training.recipe.data
+    parts = f"{microbatches} microbatches" if (microbatches := recipe.microbatches) > 1 else ""
+    sources = some([part.source for part in data.parts]) or data.source
+    settings = {
+        "remat": recipe.runtime.remat,
+        "compute_dtype": recipe.runtime.compute_dtype,
+        "batch": f"{format(recipe.batch_tokens, 3)} tokens in sequences of {data.sequence_length:,}",
+        "": parts,
+        "budgets": f"{listed(format(budget, 3) for budget in recipe.budgets_tokens)} tokens",
+        "learning rate": f"{recipe.optimizer.learning_rate:.3g}",
+        "data": sources,
+    }
+    return ", ".join(f"{name} {value}".strip() for name, value in settings.items() if value)
+
+
 def resources_text(training: Training, resources: ResourceRequest, mfu: float) -> str:
     """Return the chips, mesh, hours and chip-hours of a training run with the requested resources."""
     if not resources.chips:
@@ -342,10 +381,11 @@ def resources_text(training: Training, resources: ResourceRequest, mfu: float) -
     mesh = " ".join(f"{axis}={size}" for axis, size in axes.items() if size > 1) or "one device"
     chip = next(one for key, one in CHIPS.items() if resources.chip in (key, one.name))
     hours = chip_hours(training, chip, mfu)
-    return (
-        f"{resources.chips:,} {resources.topology or resources.chip}, mesh {mesh}, about "
-        f"{format(hours / resources.chips, 3)} hours, {format(hours, 3)} chip-hours"
-    )
+    place = f"{resources.chips:,} {resources.chip}"
+    if topology:
+        one = replace(topology, slices=1)
+        place = f"{counted(slices, 'slice')} of {one.name} ({counted(resources.chips, 'chip')})"
+    return f"{place}, mesh {mesh}, about {format(hours / resources.chips, 3)} hours, {format(hours, 3)} chip-hours"
 
 
 def minutes_for(estimated: EstimatedTraining, chips: int) -> int:

@@ -284,7 +284,7 @@ class Study:
 
     def check_data(self) -> None:
         """Raise ``UserError`` if the study requires the user to name a corpus and no corpus is named."""
-        if not self.recipe.data.source and not self.recipe.data.mixture:
+        if not self.recipe.data.source.strip() and not self.recipe.data.mixture:
             raise UserError(
                 f"The study {self.name} names no corpus; give one, prepared or not, with "
                 f"--config.recipe.data.source=PATH."

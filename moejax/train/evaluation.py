@@ -34,11 +34,18 @@ class Evaluated:
         """
         parts = self.validation.parts
         nats = float(self.nats[self.validation.in_loss].sum())
-        found = _losses("", nats, self.validation.targets, self.validation.bytes)
+        found = _losses(nats, self.validation.targets, self.validation.bytes)
         if len(parts) > 1:
-            for part, nats in zip(parts, self.nats.tolist(), strict=True):
-                found |= _losses(f"_{part.name}", nats, part.targets, part.bytes)
+            for part, own in zip(parts, self.losses_by_source(), strict=True):
+                found |= {f"{name}_{part.name}": value for name, value in own.items()}
         return found
+
+    def losses_by_source(self) -> list[dict[str, float | None]]:
+        """Return ``loss`` and ``bits_per_byte`` of each source, in order."""
+        return [
+            _losses(nats, part.targets, part.bytes)
+            for part, nats in zip(self.validation.parts, self.nats.tolist(), strict=True)
+        ]
 
     def shares(self) -> dict[str, float]:
         """Return each source's share of the targets as ``share_NAME``. The shares are the sources' weights in the mean
@@ -86,7 +93,8 @@ def _measure(
         numbers = rows[np.where(real, places, start)]
         here = numbers[mine]
         batch = {name: place_rows(array[here], mine, size, sharding) for name, array in validation.rows.items()}
-        costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))
+        marks = place_rows(real[mine], mine, size, sharding)
+        costs, routing = program.compiled_evaluation()(params, expert_bias, batch, marks)
         np.add.at(nats, validation.source[numbers[real]], np.asarray(costs, np.float64)[real])
         sums.append(jax.tree.map(np.asarray, routing))
     return None if sums[0] is None else jax.tree.map(_sum, *sums)
@@ -97,6 +105,6 @@ def _sum(*parts: np.ndarray) -> np.ndarray:
     return np.sum(parts, axis=0, dtype=np.int64 if parts[0].dtype.kind == "i" else None)
 
 
-def _losses(suffix: str, nats: float, targets: int, text_bytes: float | None) -> dict[str, float | None]:
+def _losses(nats: float, targets: int, text_bytes: float | None) -> dict[str, float | None]:
     bits_per_byte = nats / text_bytes / math.log(2) if text_bytes else None
-    return {f"loss{suffix}": nats / targets if targets else math.nan, f"bits_per_byte{suffix}": bits_per_byte}
+    return {"loss": nats / targets if targets else math.nan, "bits_per_byte": bits_per_byte}

@@ -288,6 +288,9 @@ class Trainer:
         recipe = self.recipe
         sizes = {tokens // recipe.data.sequence_length for tokens in recipe.batch_schedule.sizes(start, end)}
         compiled = {size: self.program.compiled_step(size) for size in sizes}
+        if recipe.evaluate_steps:
+            # The first evaluation would compile this program between two steps.
+            self.program.compiled_evaluation()
         release_memory()
         return compiled
 

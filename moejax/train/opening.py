@@ -33,8 +33,10 @@ from moejax.train.program import Program
 from moejax.train.run import TrainingRun
 from moejax.train.stopping import Stop
 from moejax.train.training import Training, phases, shared_settings, vmapped_runs
-from moejax.wording import says, told
+from moejax.wording import counted, says, told
 
+FEW_DOCUMENTS = 10
+"""Number of held-out documents below which a message names it."""
 MANY_EPOCHS = 4
 """Number of passes over a text above which a message warns about repetition."""
 
@@ -144,9 +146,14 @@ def open_data(
         )
     asked, there = data.validation_tokens, corpus.validation().tokens
     if there + data.sequence_length <= asked:
+        documents = corpus.summary().validation.documents
+        few = (
+            f" They are from {counted(documents, 'document')}, so the loss depends on which documents are held out; "
+            "give more documents, or a larger validation share."
+        )
         log(
             f"data.validation_tokens is {asked:,}, but the held-out text has only {there:,} tokens in whole rows; "
-            "all of them are used."
+            f"all of them are used.{few if documents < FEW_DOCUMENTS else ''}"
         )
     rows = max(first.recipe.budgets_tokens) // data.sequence_length
     most = max(corpus.read(rows, rows), key=lambda part: part.epochs)

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -31,7 +31,7 @@ from jax.errors import JaxRuntimeError
 from moejax.errors import OURS, CoordinatedError, UserError
 from moejax.folder import changes
 from moejax.say import say
-from moejax.wording import says, told
+from moejax.wording import counted, says, told
 
 T = TypeVar("T")
 
@@ -256,8 +256,27 @@ def init_distributed(
             "--processes N "
             f"and --process I, or start the processes with Slurm, Open MPI, Kubernetes or on Cloud TPU."
         ) from error
+    if coordinator is None and jax.default_backend() == "gpu":
+        check_gpus_in_use(jax.local_device_count(), os.environ)
     yield
     jax.distributed.shutdown()
+
+
+def check_gpus_in_use(devices: int, environment: Mapping[str, str]) -> None:
+    """Raise ``UserError`` if the processes of a Slurm step leave GPUs of their node idle. Under Slurm, JAX gives each
+    process one GPU. ``devices`` is this process's number of GPUs.
+    """
+    names = ("SLURM_GPUS_ON_NODE", "SLURM_NTASKS", "SLURM_STEP_NUM_NODES")
+    gpus, tasks, nodes = (int(value) if (value := environment.get(name, "")).isdecimal() else 0 for name in names)
+    # With different numbers of tasks per node, this node's number is unknown.
+    if not (gpus and tasks and nodes) or tasks % nodes:
+        return
+    used = tasks // nodes * devices
+    if used < gpus:
+        raise UserError(
+            f"This node has {gpus} GPUs, but its {counted(tasks // nodes, 'task')} would use {used}; "
+            f"start one process per GPU with srun --ntasks-per-node={gpus}, or request fewer GPUs."
+        )
 
 
 def _check_port(port: int) -> None:

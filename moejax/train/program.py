@@ -85,6 +85,11 @@ class Program:
         return self.evaluate.lower(self.abstract.params, self.abstract.expert_bias, batch, real)
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
+    def compiled_evaluation(self) -> jax.stages.Compiled:
+        """Return ``evaluate``, compiled without running it."""
+        return self.lowered_evaluation().compile()
+
+    @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> jax.stages.Compiled:
         """Return ``step``, compiled without running it, for batches of this number of sequences. The default is the
         number in ``batch``.

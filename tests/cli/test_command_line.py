@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from moejax.__main__ import main
+from moejax.__main__ import _consequence, main
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import split_overrides
 from moejax.report import synthetic
@@ -241,8 +241,27 @@ def test_sigterm_is_a_sentence_from_the_first_import_on():
     while b"moejax.cli" not in process.stderr.readline():
         assert process.poll() is None
     process.terminate()
-    assert b"Stopped by SIGTERM. Files written so far are kept" in process.communicate()[1]
+    assert b"Stopped by SIGTERM. The result is not complete" in process.communicate()[1]
     assert process.returncode == 75
+
+
+def test_a_stopped_command_says_what_is_kept_and_leaves_no_empty_folder(tmp_path, monkeypatch, capsys):
+    def stopped(self):
+        from moejax.cli.out_folder import out_set
+
+        with out_set(tmp_path / "out"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("moejax.cli.commands.plan.PlanCommand.run", stopped)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        words = ["--config=configs/tiny.py", "--topology", "cpu:8", "--out", str(tmp_path / "out")]
+        assert main(["plan", *words]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "Stopped. The result is not complete" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert "Files written so far are kept" in _consequence(["train"])
 
 
 MISTAKES = """

@@ -12,8 +12,12 @@ import small_model
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
+from moejax.cli.commands.convert import ConvertCommand
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.weight_mapping import pairs
+from moejax.train.directory.saved_weights import SavedState
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.training import DataConfig, Recipe, Training
 from moejax.weights.folder import load_weights
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
@@ -93,6 +97,29 @@ def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path,
     assert main(["convert", *words, "--out", str(tmp_path / "out")]) == 2
     assert said in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"theirs"}
+
+
+def test_a_model_card_has_no_loss_that_is_predicted_far_beyond_a_laws_range(capsys):
+    def predicted(architecture, budget):
+        recipe = Recipe(
+            budgets_tokens=(budget,),
+            batch_tokens=2**16,
+            data=DataConfig(sequence_length=1024),
+            optimizer=OptimizerConfig(learning_rate=1e-3),
+        )
+        training = Training(name="small", architecture=architecture, recipe=recipe)
+        saved = SavedState(training, Path("run"), "trunk", recipe.steps(budget))
+        command = ConvertCommand(target=("hf", "run"), out=Path("out"), law="zhao")
+        return command._predicted(saved), capsys.readouterr().err
+
+    text, said = predicted(SMALL.replace(vocab_size=300), 2**20)
+    assert not text
+    assert "more than" in said
+    assert "beyond the law's fitted range: " in said
+    sizes = {"model_dim": 1024, "num_layers": 16, "num_heads": 16, "head_dim": 64, "num_experts": 64, "top_k": 4}
+    text, said = predicted(SMALL.replace(**sizes, expert_hidden=512, vocab_size=65_536), 2**34)
+    assert "nats/token by" in text
+    assert not said
 
 
 def test_an_out_that_is_there_is_refused_before_anything_is_read(theirs, capsys):

@@ -36,6 +36,7 @@ STUDIES = Path(__file__).parents[2] / "configs" / "studies"
 TINY = f"--config={STUDIES / 'zhao.py:tiny'}"
 # The paper's batch of 2,430 sequences divides into no slice.
 PILOT = [f"--config={STUDIES / 'chapter_002.py:pilot'}", "--config.recipe.batch_tokens=8388608"]
+PILOT += ["--config.recipe.data.source=web"]
 PILOT += ["--config.recipe.mesh.fsdp=-1", "--config.recipe.mesh.data=1"]
 PILOT += ["--config.recipe.mesh.expert=8", "--config.recipe.runtime.remat=full"]
 IMAGE = ["--image", "registry/moejax:tpu"]
@@ -54,12 +55,12 @@ def printed(capsys, monkeypatch, tmp_path):
     return run
 
 
-def test_what_is_printed_without_a_corpus_is_said_to_train_nothing(capsys, monkeypatch, tmp_path):
+def test_no_job_is_printed_that_has_no_corpus(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = ["launch", "slurm", TINY, "--chip", "h100", "--out", "/shared/x"]
     said = []
-    for source in ("", "web/"):
-        assert main([*words, f"--config.recipe.data.source={source}"]) == 0
+    for source, status in (("", 2), ("web/", 0)):
+        assert main([*words, f"--config.recipe.data.source={source}"]) == status
         said.append("names no corpus; give one" in capsys.readouterr().err)
     assert said == [True, False]
 
@@ -186,9 +187,33 @@ def test_a_single_training_is_launched_as_a_study_of_one(printed):
 def test_the_expected_time_of_a_training_is_printed(capsys):
     words = [ONE, "--config.recipe.budgets_tokens=65536", "--out", "/shared/one"]
     assert main(["launch", "slurm", *words, "--chip", "h100"]) == 0
-    assert re.search(r": 1 NVIDIA H100 SXM, mesh one device, about \S+ hours, \S+ chip-hours", capsys.readouterr().err)
+    said = capsys.readouterr().err
+    assert re.search(r": 1 NVIDIA H100 SXM, mesh one device, about \S+ hours, \S+ chip-hours", said)
+    assert re.search(
+        "; remat none, compute_dtype float32, batch .* tokens in sequences of .*, budgets 65536 tokens", said
+    )
+    assert ", data python_stdlib" in said
     assert main(["launch", "slurm", *words, "--chip", "cpu"]) == 0
     assert ": CPUs of 1 node, time limit 1,440 minutes; no time is estimated for CPUs" in capsys.readouterr().err
+
+
+def test_a_slice_is_printed_with_its_chips(capsys):
+    words = [ONE, "--out", "gs://b/one", *IMAGE]
+    assert main(["launch", "gke", *words, "--topology", "v5e:4x4"]) == 0
+    assert ": 1 slice of v5e:4x4 (16 chips), mesh " in capsys.readouterr().err
+
+
+def test_a_launch_names_the_recomputation_that_needs_fewer_gpus(capsys):
+    config = STUDIES.parent / "moe_1b.py"
+    words = ["launch", "slurm", f"--config={config}", "--out", "/shared/one", "--config.recipe.data.source=web"]
+    said = {}
+    for remat in ("none", "full"):
+        assert main([*words, f"--config.recipe.runtime.remat={remat}"]) == 0
+        said[remat] = capsys.readouterr().err
+    fewer = re.search(r"with --config.recipe.runtime.remat=(\w+), (\d+) suffice", said["none"])
+    assert "suffice" not in said["full"]
+    assert main([*words, f"--config.recipe.runtime.remat={fewer[1]}"]) == 0
+    assert f": {fewer[2]} NVIDIA H100 SXM, mesh" in capsys.readouterr().err
 
 
 def test_a_launched_training_has_the_numbers_it_would_have_here():

@@ -470,7 +470,7 @@ def test_a_plan_reports_the_steps_and_cost_of_all_budgets():
     recipe = replace(one.recipe, budgets_tokens=(2**30, 2**31))
     one, topology = replace(one, recipe=recipe), parse("h100:8")
     result = estimate_summary(one, topology, analytic_estimate(one, topology), 2.0)
-    assert f"All budgets: {recipe.total_steps:,} steps, " in result.tables[1].notes[0]
+    assert f"All budgets: {recipe.total_steps:,} steps, " in result.tables[1].notes[1]
     steps_of_all = recipe.total_steps * result.data["step_seconds"]
     assert result.data["chip_hours"] == pytest.approx(steps_of_all / 3600 * 8)
     assert result.data["cost"] == 2 * result.data["chip_hours"]
@@ -498,3 +498,12 @@ def test_an_estimated_search_without_a_candidate_that_fits_says_so():
     (own, *_) = ranked(training("full"), V5E)
     (note,) = estimated_search_summary([replace(own, memory_bytes=1e15)]).tables[0].notes
     assert note.startswith("There is no candidate with an estimated memory of at most")
+
+
+def test_an_estimate_expects_the_chip_hours_of_a_launch():
+    from moejax.study.estimate import chip_hours
+
+    one, topology = training("full", mesh=MeshShape(data=1, fsdp=8)), parse("h100:8")
+    data = estimate_summary(one, topology, analytic_estimate(one, topology), 2.5, 0.3).data
+    assert data["chip_hours_at_assumed_mfu"] == pytest.approx(chip_hours(one, topology.known_chip, 0.3), rel=1e-6)
+    assert data["cost_at_assumed_mfu"] == pytest.approx(2.5 * data["chip_hours_at_assumed_mfu"])

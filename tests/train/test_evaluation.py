@@ -12,6 +12,9 @@ from moejax.data.config import WeightedSource
 from moejax.data.corpus import open_corpus
 from moejax.data.rows import Validation, ValidationPart
 from moejax.data.sources import NAMED
+from moejax.report import render
+from moejax.report.trainings import trained as trained_result
+from moejax.report.trainings import training_text
 from moejax.routing.sums import RoutingSums
 from moejax.run_table import check
 from moejax.train.directory import metrics
@@ -60,6 +63,9 @@ def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, 
             bits_per_byte = loss * part.targets / part.bytes / math.log(2)
             assert found[f"{prefix}bits_per_byte_{part.name}"] == pytest.approx(bits_per_byte, rel=1e-5)
     assert [rows[0][f"share_{part.name}"] for part in parts] == pytest.approx(list(targets / targets.sum()))
+    shown = render.text(trained_result(rows[-1:], folder))
+    assert f"(few {rows[-1]['loss_few']:.4f}, other {rows[-1]['loss_other']:.4f})" in shown
+    assert f"(few {measured[0]['validation_loss_few']:.3f}, other" in training_text(measured[0])
     # A row of a run table, whatever its sources are called.
     import pandas as pd
 
@@ -162,3 +168,26 @@ def test_a_row_has_the_balance_loss_of_the_whole_validation_as_the_mean_over_lay
     )
     layers = [2 * (0.75 * 0.75 + 0.25 * 0.25), 1.0]
     assert _routing(sums)["balance_loss"] == pytest.approx(np.mean(layers), rel=1e-6)
+
+
+def test_evaluation_is_compiled_before_the_first_step(mixed, tmp_path):
+    """The first estimate of the time left would count its compilation."""
+    happened = []
+    # A shape that no other test has compiled.
+    recipe = dataclasses.replace(mixed.recipe, batch_tokens=512, log_every_steps=1, evaluate_tokens=1024)
+
+    def listen(event, duration, **about):
+        if "backend_compile" in event and "evaluate" in about.get("fun_name", ""):
+            happened.append("compiled")
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        train(
+            dataclasses.replace(mixed, recipe=recipe),
+            tmp_path,
+            progress=lambda steps, values: happened.append("evaluated" if "validation_loss" in values else "logged"),
+        )
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert happened.count("compiled") == 1
+    assert happened.index("compiled") < happened.index("logged") < happened.index("evaluated")

@@ -4,7 +4,9 @@ import dataclasses
 import shutil
 
 import pytest
+from interrupted import on_one_device
 
+from moejax.data.corpus import read_summary
 from moejax.data.prepare import prepare
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.train.loop import train
@@ -75,3 +77,16 @@ def test_a_budget_that_repeats_the_text_many_times_says_how_often(on_set, tmp_pa
     with pytest.raises(Begun):
         train(longer, tmp_path / "run", log=said.append)
     assert any("The longest budget reads" in text and "times" in text for text in said) == is_told
+
+
+def test_a_small_validation_set_of_few_documents_is_said_with_their_number(training, tmp_path):
+    (tmp_path / "texts").mkdir()
+    for i in range(30):
+        (tmp_path / "texts" / f"{i}.txt").write_text("".join(f"{i} times {j} is {i * j}. " for j in range(20)))
+    data = dataclasses.replace(training.recipe.data, source=str(tmp_path / "texts"), validation_tokens=65_536)
+    recipe = dataclasses.replace(training.recipe, data=data, budgets_tokens=(2048,))
+    said = []
+    train(on_one_device(dataclasses.replace(training, recipe=recipe)), tmp_path / "run", log=said.append)
+    documents = read_summary(tmp_path / "run" / "data").validation.documents
+    assert documents < 10
+    assert any(f"They are from {documents} documents, so the loss depends on" in text for text in said)

@@ -21,7 +21,7 @@ from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.identity import DIVERGED
 from moejax.train.directory.manifest import verify
 from moejax.train.directory.status import read_status
-from moejax.train.processes import ProcessGroup
+from moejax.train.processes import ProcessGroup, check_gpus_in_use
 from moejax.train.run import TrainingRun
 
 
@@ -383,6 +383,22 @@ def test_a_process_that_waits_in_vain_says_so(place, config):
     process = run(place / "cache", f"--config={config}", "--out", place / "vain", *words)
     assert process.returncode == 2, process.stderr
     assert "Not all 2 processes met" in process.stderr
+
+
+def test_tasks_of_slurm_that_leave_gpus_idle_are_refused():
+    def environment(gpus, tasks, nodes):
+        return {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_NODES": str(nodes)}
+
+    with pytest.raises(UserError, match=r"has 8 GPUs, but its 1 task would use 1; .* srun --ntasks-per-node=8"):
+        check_gpus_in_use(1, environment(8, 2, 2))
+    for devices, known in [
+        (1, environment(8, 16, 2)),
+        (8, environment(8, 2, 2)),
+        (1, environment(8, 3, 2)),
+        (1, environment("8(x2)", 2, 2)),
+        (1, {}),
+    ]:
+        check_gpus_in_use(devices, known)
 
 
 def slurm(place, config, out, job, *words):

@@ -360,12 +360,20 @@ def test_vmapped_runs_are_a_table_of_runs(tmp_path, training, capsys):
     assert "seed-1" in printed
 
 
-def test_the_validation_loss_is_that_of_the_phase(tmp_path, training):
-    write_json(tmp_path / "training.json", training.as_json())
+def test_the_last_validation_loss_is_shown_with_its_phase_and_sources(tmp_path, training, capsys):
+    recipe = dataclasses.replace(training.recipe, evaluate_tokens=512)
+    write_json(tmp_path / "training.json", dataclasses.replace(training, recipe=recipe).as_json())
     line = {"step": 1, "tokens": 256, "seconds": 1.0, "steps_done": 1, "loss": 5.0}
-    lines = [{**line, "phase": "branch-2048", "validation_loss": 2.9}, {**line, "phase": "trunk", "step": 2}]
+    measured = {"validation_loss": 2.9, "validation_loss_web": 2.5, "validation_loss_code": 3.1}
+    later = [{**line, "phase": "trunk", "step": step} for step in range(2, 40)]
+    lines = [{**line, "phase": "branch-2048", **measured}, *later]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    assert read_status(tmp_path).validation_loss is None
+    last = {"phase": "branch-2048", "step": 1, "loss": 2.9, "sources": {"web": 2.5, "code": 3.1}}
+    assert read_status(tmp_path).last_validation == last
+    assert main(["status", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"logged step +trunk, step 39:", said)
+    assert "2.9000 nats/token (web 2.5000, code 3.1000) at branch-2048, step 1" in said
 
 
 def test_it_needs_no_jax(tmp_path, training):

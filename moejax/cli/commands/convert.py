@@ -138,7 +138,9 @@ class ConvertCommand(Command, name="convert"):
     def _predicted(self, saved: SavedState) -> str:
         if self.law is None:
             return ""
+        from moejax.experimental_design.candidates import REACH
         from moejax.laws.accounting import design_of
+        from moejax.laws.predict import beyond_in_words
         from moejax.report.laws import ask, ask_fit
 
         training = saved.training
@@ -147,7 +149,14 @@ class ConvertCommand(Command, name="convert"):
         if (loss := answer.values.get("loss")) is None:
             raise UserError(f"--law {self.law} predicts {', '.join(answer.values)}; give a law of the loss.")
         source = Path(answer.source).name if is_fit(self.law) else answer.source
-        beyond = ", beyond its fitted range" if answer.extrapolated else ""
+        far = beyond_in_words(answer.extrapolated)
+        if any(not 1 / REACH <= times <= REACH for times in answer.extrapolated.values()):
+            say(
+                f"moejax: the model card has no loss predicted by {answer.law}, because the model is more than "
+                f"{REACH:g}× beyond the law's fitted range: {', '.join(far)}."
+            )
+            return ""
+        beyond = ", beyond its fitted range" if far else ""
         return f"{loss:.4f} nats/token by {answer.law} ({source}){beyond}"
 
     def _to_weights(self, path: Path, show: StageCallback) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class LaunchOptions(StudyOptions):
     def run(self) -> None:
         """Print or submit the training runs."""
         from moejax.study import analysis
-        from moejax.study.estimate import resources_text
+        from moejax.study.estimate import resources_text, settings_text
         from moejax.study.outcomes import try_outcomes
         from moejax.study.stages import later
 
@@ -88,14 +88,9 @@ class LaunchOptions(StudyOptions):
         engine, tasks = self.engine(study, out)
         for warning in analysis.warnings(study):
             _say(warning)
+        study.check_data()
         if self.submit:
             engine.check()
-            study.check_data()
-        else:
-            try:
-                study.check_data()
-            except UserError as error:
-                _say(f"the printed jobs cannot train yet, so --submit would fail: {told(error)}")
         tasks = self._not_done(study, out, tasks)
         if self.json:
             print(json_text([_as_data(task) for task in tasks]))
@@ -115,7 +110,8 @@ class LaunchOptions(StudyOptions):
         if not tasks:
             return
         for task in tasks[:MOST_SHOWN]:
-            _say(f"{task.name}: {resources_text(task.training, task.resources, self.mfu)}")
+            resources = resources_text(task.training, task.resources, self.mfu)
+            _say(f"{task.name}: {resources}; {settings_text(task.training)}")
         if len(tasks) > MOST_SHOWN:
             _say(f"and {counted(len(tasks) - MOST_SHOWN, 'more training run')} (moejax study --dry-run lists all)")
         for chip in dict.fromkeys(filter(None, (task.resources.chip for task in tasks))):

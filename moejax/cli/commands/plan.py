@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from moejax.cli.options import REQUIRED, option, out
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress, waiting
-from moejax.cli.shared import ConfigOptions
+from moejax.cli.shared import ConfigOptions, Share
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.ranges import NotNegative, whole
@@ -74,6 +74,12 @@ class PlanCommand(ConfigOptions, name="plan"):
         needs=("search",),
     )
     price: NotNegative | None = option(None, "price of one chip for an hour, in any currency", metavar="COST")
+    mfu: Share = option(
+        0.4,
+        "expected share of the peak FLOP/s, for the expected time of --estimate",
+        metavar="SHARE",
+        needs=("estimate",),
+    )
     out: Path | None = out("write plan.json and the compiled program's text, program.txt", "plan.json", "program.txt")
 
     def run(self) -> None:
@@ -103,10 +109,10 @@ class PlanCommand(ConfigOptions, name="plan"):
         if self.estimate:
             check_plan(training, topology)
             if self.search:
-                result = estimated_search_summary(ranked(training, topology), self.price)
+                result = estimated_search_summary(ranked(training, topology), self.price, self.mfu)
             else:
                 estimated = analytic_estimate(training, topology)
-                result = estimate_summary(training, topology, estimated, self.price)
+                result = estimate_summary(training, topology, estimated, self.price, self.mfu)
             render.show(result, as_json=self.json)
             return
         with out_set(self.out):

@@ -74,7 +74,7 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
         return list(hugging_face.input_shards(source, options))
     files, path = _readable(source), path_of(source)
     root = path if path.is_dir() else path.parent
-    options = replace(options, single_file=len(files) == 1)
+    options = replace(options, single_file=options.held_out and len(files) == 1)
     shards: list[InputShard] = []
     for read, group in groupby(files, _format):
         assert read is not None

@@ -26,13 +26,13 @@ from moejax.errors import UserError, out_of_memory
 from moejax.stored import Missing, Unreadable
 from moejax.train.directory.manifest import (
     DAMAGED,
-    VALIDATION_LOSS,
     finished_steps,
     is_committed,
     read_metadata,
     validation_losses,
     write_hashes,
 )
+from moejax.train.directory.metrics import VALIDATION_LOSS
 from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.step import TrainState

@@ -21,10 +21,8 @@ from typing import Any
 from moejax import stored
 from moejax.folder import sha256
 from moejax.stored import Damaged, Unreadable
+from moejax.train.directory.metrics import VALIDATION_LOSS
 from moejax.wording import says, told
-
-VALIDATION_LOSS = "validation_loss"
-"""Metadata key for the validation loss of a state."""
 
 PHASE, STEP = "phase", "step"
 """Metadata keys for the phase and step of a state."""

@@ -142,8 +142,20 @@ def _bytes(path: Path) -> bytes:
     return read_bytes(path, remedy="remove it, or restore a copy") if path.exists() else b""
 
 
-def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
-    """Return at most ``count`` complete lines from the end of a metrics file, reading only its end.
+VALIDATION_LOSS = "validation_loss"
+"""Field of the validation loss; with several sources, that of source NAME is ``validation_loss_NAME``."""
+
+
+def source_losses(values: Mapping[str, Any], field: str) -> dict[str, float]:
+    """Return the losses of the sources, keyed by name, from a log line or a row. ``field`` is the field of the loss
+    over all sources."""
+    prefix = f"{field}_"
+    return {name.removeprefix(prefix): number(loss) for name, loss in values.items() if name.startswith(prefix)}
+
+
+def last_lines(path: Path, count: int, field: str = "loss") -> list[dict[str, Any]]:
+    """Return at most ``count`` complete lines that have a field, from the end of a metrics file. Read only as much of
+    the file as needed.
 
     Raises:
       Damaged: a line that was read is invalid.
@@ -155,7 +167,7 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
             end, size = file.seek(0, os.SEEK_END), 4096
             while True:
                 file.seek(max(0, end - size))
-                lines = parse_lines(file.read(), path, whole=size >= end)
+                lines = [line for line in parse_lines(file.read(), path, whole=size >= end) if field in line]
                 if len(lines) >= count or size >= end:
                     return lines[-count:]
                 size *= 4

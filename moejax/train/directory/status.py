@@ -25,7 +25,7 @@ from moejax.train.directory.attempts import (
 )
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING
 from moejax.train.directory.manifest import COMMITTED, finished_checkpoints, finished_steps, validation_losses
-from moejax.train.directory.metrics import TRUNK, last_lines, number
+from moejax.train.directory.metrics import TRUNK, VALIDATION_LOSS, last_lines, number, source_losses
 from moejax.train.directory.row_file import read_rows, row_file
 
 RECENT_LINES = 10
@@ -45,6 +45,7 @@ class Status:
     activity: str
     """Activity of a running training run, such as ``compiling``; empty while it logs steps, or if it is not running."""
     phase: str | None
+    """Phase of the last logged step."""
     step: int | None
     """Last logged step of the phase. Steps of a branch are counted from the start of the trunk."""
     steps_done: int
@@ -56,8 +57,10 @@ class Status:
     """Budget at which the phase ends. For the trunk, the largest budget."""
     loss: float | None
     """Loss of the last logged batch, in nats per token."""
-    validation_loss: float | None
-    """Last validation loss of the phase; those of finished budgets are in ``rows``."""
+    last_validation: dict[str, Any] | None
+    """``phase``, ``step`` and ``loss`` of the last evaluation in the log; with several sources also ``sources``, the
+    loss of each. Those of finished budgets are in ``rows``.
+    """
     tokens_per_second: float | None
     """Speed in the last lines of the log."""
     mfu: float | None
@@ -82,7 +85,7 @@ class Status:
     0. As in the log, non-finite values are text.
     """
     rows: list[dict[str, Any]]
-    """``tokens``, ``loss`` and ``bits_per_byte`` of the finished budgets."""
+    """``tokens``, ``loss``, ``bits_per_byte`` and ``sources`` (the loss of each source) of the finished budgets."""
 
 
 def read_status(folder: Path) -> Status:
@@ -114,7 +117,6 @@ def read_status(folder: Path) -> Status:
     left = None
     if state == RUNNING and seconds_per_step is not None and total is not None:
         left = (total - done) * seconds_per_step
-    measured = [line["validation_loss"] for line in lines if "validation_loss" in line and line["phase"] == phase]
     return Status(
         name=training["name"],
         folder=str(folder),
@@ -128,7 +130,7 @@ def read_status(folder: Path) -> Status:
         tokens=last.get("tokens"),
         budget_tokens=max(budgets) if phase in (None, TRUNK) else int(phase.rpartition("-")[2]),
         loss=_number(last.get("loss")),
-        validation_loss=_number(measured[-1]) if measured else None,
+        last_validation=_last_validation(folder, training),
         tokens_per_second=tokens_per_second,
         mfu=_number(last.get("mfu")),
         eta_seconds=left,
@@ -142,7 +144,11 @@ def read_status(folder: Path) -> Status:
         memory_bytes=last.get("memory_bytes"),
         memory_peak_bytes=last.get("memory_peak_bytes"),
         layers=last.get("layers"),
-        rows=[{name: row.get(name) for name in ("tokens", "loss", "bits_per_byte")} for row in rows if row is not None],
+        rows=[
+            {**{name: row.get(name) for name in ("tokens", "loss", "bits_per_byte")}, **_sources(row, "loss")}
+            for row in rows
+            if row is not None
+        ],
     )
 
 
@@ -210,6 +216,22 @@ def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
     if seconds <= 0 or steps <= 0:
         return None, _number(lines[-1].get("tokens_per_second"))
     return seconds / steps, tokens / seconds
+
+
+def _last_validation(folder: Path, training: dict[str, Any]) -> dict[str, Any] | None:
+    # Without evaluations, the search would read the whole log.
+    measures = training["recipe"].get("evaluate_tokens")
+    lines = last_lines(folder / "metrics.jsonl", 1, VALIDATION_LOSS) if measures else []
+    if not lines:
+        return None
+    line = lines[0]
+    sources = _sources(line, VALIDATION_LOSS)
+    return {"phase": line["phase"], "step": line["step"], "loss": number(line[VALIDATION_LOSS]), **sources}
+
+
+def _sources(values: dict[str, Any], field: str) -> dict[str, dict[str, float]]:
+    sources = source_losses(values, field)
+    return {"sources": sources} if sources else {}
 
 
 def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
