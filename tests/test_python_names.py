@@ -276,7 +276,7 @@ def test_a_leverage_is_of_two_tables_or_of_a_law_and_has_its_earlier_name(table)
 
 def test_a_fit_with_held_out_runs_shows_and_stores_their_errors(table, tmp_path):
     fit = mj.fit(table, "chinchilla", starts=Sobol(count=32), hold_out="tokens")
-    errors = fit.to_frame("Errors on runs that were not fitted, nats per token")
+    errors = fit.to_frame("Errors on runs that were not fitted, nats/token")
     compared = mj.compare(table, "chinchilla", hold_out="tokens").laws[0]
     assert errors["RMSE"].iloc[0] == pytest.approx(compared.rmse, rel=0.05)
     loaded = mj.FitResult.load(fit.save(tmp_path / "fit.json"))
