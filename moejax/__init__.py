@@ -19,6 +19,7 @@ _OFFERED = {
     "fit": "moejax.fit",
     "fit_curves": "moejax.curves.loss_curves",
     "laws": "moejax.laws",
+    "leverage": "moejax.api.commands",
     "next_runs": "moejax.api.commands",
     "plan": "moejax.plan",
     "plot": "moejax.api.plot",

@@ -5,6 +5,7 @@ from moejax.api import plot as plot
 from moejax.api.commands import compare as compare
 from moejax.api.commands import decide as decide
 from moejax.api.commands import design as design
+from moejax.api.commands import leverage as leverage
 from moejax.api.commands import next_runs as next_runs
 from moejax.api.commands import plan as plan
 from moejax.api.commands import speedup as speedup

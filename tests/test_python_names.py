@@ -1,6 +1,7 @@
 """``import moejax as mj``: the few names that people need, imported when they are first used."""
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import pydoc
@@ -28,6 +29,7 @@ OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Archite
         "fit_curves",
         "compare",
         "decide",
+        "leverage",
         "speedup",
         "predict",
         "next_runs",
@@ -177,7 +179,7 @@ def test_every_number_of_a_frame_is_a_number(table):
         "decisions": decided,
         "comparison": mj.compare(read, ["chinchilla", "loss = E + A/N^alpha"]),
         "design": mj.design(fit, flops=1e22),
-        "speedup": mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24),
+        "speedup": mj.leverage({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24),
         "prediction": mj.predict("chinchilla", params_active=7e9, tokens=2e12),
         "runs": read.summary(),
     }
@@ -250,24 +252,45 @@ def test_laws_are_compared_and_drawn_from_a_table(table, tmp_path):
     assert list(compared.to_frame()["law"]) == ["chinchilla", "loss = E + A/N^alpha"]
     assert "Laws compared" in compared._repr_html_()
     assert latex_text(compared.verdict) in compared.to_latex()
-    assert compared.plot(read).save(tmp_path / "compared.pdf").read_bytes().startswith(b"%PDF")
+    assert compared.plot().save(tmp_path / "compared.pdf").read_bytes().startswith(b"%PDF")
+    assert compared.plot(read).rows == compared.plot().rows
     with pytest.raises(UserError, match=r"give the result of moejax\.read_runs"):
-        compared.plot()
+        dataclasses.replace(compared, read=None).plot()
     with pytest.raises(UserError, match="is not a figure file name"):
         mj.plot.runs(table.assign(flops=1e18)).save(tmp_path / "runs.bmp")
 
 
-def test_a_speedup_is_of_two_tables_or_of_a_law(table):
+def test_a_leverage_is_of_two_tables_or_of_a_law_and_has_its_earlier_name(table):
+    assert mj.speedup is mj.leverage
     ours = table.assign(flops=6 * table["params_active"] * table["tokens"])
-    found = mj.speedup(ours, ours.assign(loss=1.01 * ours["loss"]), flops=1e20)
+    found = mj.leverage(ours, ours.assign(loss=1.01 * ours["loss"]), flops=1e20)
     assert found.rows[0].leverage > 1
-    by_law = mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
+    by_law = mj.leverage({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
     assert by_law.rows[0].leverage > 1
     assert by_law.families == ("expansion=16", "expansion=1")
     with pytest.raises(UserError, match="With a law, flops is required"):
-        mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params")
+        mj.leverage({"expansion": 16}, {"expansion": 1}, law="effective_params")
     with pytest.raises(UserError, match="where applies to tables of runs"):
-        mj.speedup("glm-4.5", "kimi-k2", law="zhao", flops=1e24, where=["tokens>1"])
+        mj.leverage("glm-4.5", "kimi-k2", law="zhao", flops=1e24, where=["tokens>1"])
+
+
+def test_a_fit_with_held_out_runs_shows_and_stores_their_errors(table, tmp_path):
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32), hold_out="tokens")
+    errors = fit.to_frame("Errors on runs that were not fitted, nats/token")
+    compared = mj.compare(table, "chinchilla", hold_out="tokens").laws[0]
+    assert errors["RMSE"].iloc[0] == pytest.approx(compared.rmse, rel=0.05)
+    loaded = mj.FitResult.load(fit.save(tmp_path / "fit.json"))
+    assert loaded.held_out is None
+    assert loaded.coefficients == fit.coefficients
+    with pytest.raises(UserError, match="hold_out selects rows of a table"):
+        mj.fit(mj.read_runs(table).runs, "chinchilla", hold_out="tokens")
+
+
+def test_completion_offers_public_names_of_a_fit_only(table):
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
+    assert len(dir(fit)) < 35
+    assert {"summary", "predict", "plot", "save", "coefficients"} <= {*dir(fit)}
+    assert all(hasattr(fit, name) for name in dir(fit))
 
 
 def test_a_fit_decides_with_intervals(table):

@@ -112,7 +112,8 @@ def compare(
             every[law_name(law)] = LAWS[law_name(law)]
     splits = [split_by(read, rule) for rule in ([hold_out] if isinstance(hold_out, str) else hold_out)]
     splits += splits_by_folds(read.runs, folds, seed=seed) if folds else []
-    return compare_laws(every, read.runs, splits, penalty=penalty, fixed=fixed, seed=seed)
+    compared = compare_laws(every, read.runs, splits, penalty=penalty, fixed=fixed, seed=seed)
+    return dataclasses.replace(compared, read=read)
 
 
 @checked
@@ -156,7 +157,7 @@ def decide(
 
 
 @checked
-def speedup(
+def leverage(
     a: Family,
     b: Family,
     *,
@@ -167,7 +168,7 @@ def speedup(
     seed: int = 0,
     **reading: Any,
 ) -> LeverageTable:
-    """Return the ratio of B's to A's FLOPs at equal loss (the efficiency leverage), like ``moejax leverage``.
+    """Return the efficiency leverage: the ratio of B's to A's FLOPs at equal loss, like ``moejax leverage``.
 
     Args:
       a: without ``law``, a table of runs: the result of ``moejax.read_runs``, a file or a DataFrame. With ``law``, the
@@ -184,8 +185,8 @@ def speedup(
       UserError: a table cannot be read, ``flops`` is missing although ``law`` is given, or the law predicts no loss.
 
     Example:
-      >>> mj.speedup({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
-      >>> mj.speedup("moe.csv", "dense.csv", flops=[1e20, 1e21])
+      >>> mj.leverage({"expansion": 16}, {"expansion": 1}, law="effective_params", flops=1e24)
+      >>> mj.leverage("moe.csv", "dense.csv", flops=[1e20, 1e21])
     """
     budgets = [float(flops)] if isinstance(flops, int | float) else [float(one) for one in flops]
     if law is None:
@@ -203,6 +204,10 @@ def speedup(
     names, held = (_family(a), _family(b)), (_held(a), _held(b))
     name = called(type(known.law))
     return leverage_under_law(name, known.law, known, names, held, budgets, level=level)
+
+
+speedup = leverage
+"""The earlier name of ``leverage``."""
 
 
 def _family(one: Family) -> str:

@@ -9,7 +9,7 @@ the fit. Functions raise ``UserError`` if the runs cannot be read or lack an inp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from moejax.report import sources
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import Figure, styled
+from moejax.report.figures.isoflop import isoflop_table, leverage_table
 from moejax.report.figures.predictions import compared_laws
 from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
@@ -44,6 +45,8 @@ __all__ = [
     "comparison",
     "fit",
     "influence",
+    "isoflop",
+    "leverage",
     "loss",
     "loss_vs_compute",
     "named",
@@ -89,7 +92,7 @@ def named(
 ) -> Figure:
     """Draw the figure with this name in the gallery or in ``moejax.plot.names()``.
 
-    Figures of a fit and its runs have functions: ``moejax.plot.loss_vs_compute``, ``fit``, ``profile`` and ``starts``.
+    Figures of a fit and its runs have functions, such as ``moejax.plot.loss_vs_compute``, ``fit`` and ``isoflop``.
 
     Args:
       name: the figure's name, such as ``runs`` or ``zhao-3``.
@@ -223,33 +226,87 @@ def starts(fit: FitResult, runs: RunTable | Runs) -> Figure:
     return _drawn("starts", evidence.starts_table(fit, _runs_of(runs, fit)))
 
 
-def influence(fit: FitResult, runs: RunTable, estimand: str | None = None) -> Figure:
-    """Plot the runs with the most influence on a coefficient.
+def influence(
+    fit: FitResult,
+    runs: RunTable,
+    estimand: str | None = None,
+    *,
+    decide: Mapping[str, float] | None = None,
+    predict: Mapping[str, float] | None = None,
+) -> Figure:
+    """Plot the runs with the most influence on a coefficient, a decision or a predicted loss.
 
     Args:
       fit: the result of ``moejax.fit``.
       runs: the fitted runs.
-      estimand: name of the coefficient; by default the last.
+      estimand: name or symbol of a coefficient, a decision or the law's output; by default the last coefficient.
+      decide: given quantities of a decision, such as ``{"flops": 1e22}``.
+      predict: quantities of a run whose output is predicted.
 
     Raises:
-      UserError: the runs determine no such coefficient.
+      UserError: there is no such estimand, or the runs do not determine it.
 
     Example:
       >>> mj.plot.influence(fit, "runs.csv", "params_exponent")
+      >>> mj.plot.influence(fit, "runs.csv", "L*", decide={"flops": 1e22, "expansion": 16})
     """
-    return _drawn("influence", evidence.influence_table(fit, read_of(fit, runs), estimand))
+    given = {name: [one] for name, one in (("decide", decide), ("predict", predict)) if one}
+    return _drawn("influence", evidence.influence_table(fit, read_of(fit, runs), estimand, **given))
 
 
-def comparison(comparison: Comparison, runs: ReadRuns) -> Figure:
+def isoflop(fit: FitResult | Law, runs: RunTable | Runs) -> Figure:
+    """Plot loss against size at each compute budget: the runs, the fit's curves and their minima.
+
+    Args:
+      fit: a fit, or a loss law.
+      runs: the fitted runs.
+
+    Raises:
+      UserError: the law does not predict loss from size and tokens, or no budget has two sizes of a group.
+
+    Example:
+      >>> mj.plot.isoflop(fit, "runs.csv")
+    """
+    return _drawn("isoflop", isoflop_table(fit, _runs_of(runs, fit)))
+
+
+@checked
+def leverage(
+    fit: FitResult | Law, runs: RunTable | Runs, *, flops: Quantity | None = None, level: Level = 0.9
+) -> Figure:
+    """Plot the efficiency leverage of each group of runs, over compute and over expansion.
+
+    Args:
+      fit: a fit, or a loss law, which has no intervals.
+      runs: the fitted runs, whose expansions and proportions are compared.
+      flops: the largest budget; by default that of the runs.
+      level: coverage of the intervals.
+
+    Raises:
+      UserError: the law does not predict loss from size and tokens, or does not distinguish the runs by expansion.
+
+    Example:
+      >>> mj.plot.leverage(fit, "runs.csv", flops=1e22)
+    """
+    return _drawn("leverage", leverage_table(fit, _runs_of(runs, fit), flops=flops, level=level))
+
+
+def comparison(comparison: Comparison, runs: ReadRuns | None = None) -> Figure:
     """Plot predicted against measured losses, with one panel per law; held-out runs are marked.
 
     Args:
       comparison: the result of ``moejax.compare``.
-      runs: the compared runs, as ``moejax.read_runs`` returned them.
+      runs: the compared runs, as ``moejax.read_runs`` returned them; by default those of the comparison.
+
+    Raises:
+      UserError: the comparison does not know its runs, and none are given.
 
     Example:
-      >>> mj.plot.comparison(mj.compare(runs), runs)
+      >>> mj.plot.comparison(mj.compare("runs.csv"))
     """
+    runs = runs or comparison.read
+    if runs is None:
+        raise UserError("The comparison does not contain its runs; give the result of moejax.read_runs.")
     return styled(lambda: compared_laws(comparison, runs.runs, runs.rows.tolist()))
 
 
@@ -312,14 +369,16 @@ def figure_of(answer: FitResult | Comparison | Plan | ReadRuns, given: ReadRuns 
         return runs(answer)
     if isinstance(answer, FitResult) and given is not None:
         return fit(answer, given)
-    if isinstance(answer, Comparison) and isinstance(given, ReadRuns):
-        return comparison(answer, given)
+    if isinstance(answer, Comparison):
+        return comparison(answer, given if isinstance(given, ReadRuns) else None)
     raise UserError("The figure shows the fitted runs; give the result of moejax.read_runs, as plot(runs).")
 
 
 OF_A_FIT: dict[str, Callable[[FitResult, Any], Figure]] = {
     "fit": fit,
     "influence": influence,
+    "isoflop": isoflop,
+    "leverage": leverage,
     "loss-vs-compute": loss_vs_compute,
     "profile": profile,
     "starts": starts,

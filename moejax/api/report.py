@@ -16,6 +16,7 @@ from moejax.api.read_table import RunTable, read_of, read_table
 from moejax.errors import UserError
 from moejax.fit.answers import Answers
 from moejax.fit.fit_result import FitResult, check_runs_of
+from moejax.fit.summary import with_held_out
 from moejax.folder import fit_in, outputs_of
 from moejax.laws import law_name
 from moejax.papers.plots import ALL
@@ -122,7 +123,9 @@ def _reported(fit: FitResult, runs: RunTable | None, decisions: Answers | None) 
     read = None if runs is None else read_of(fit, runs)
     if read is not None:
         check_runs_of(fit, read.runs)
-    return fit_report.ReportedFit(fit=fit, name=type(fit.law).__name__, answers=decisions or Answers(), read=read)
+    return fit_report.ReportedFit(
+        fit=fit, name=type(fit.law).__name__, answers=with_held_out(fit, decisions), read=read
+    )
 
 
 def _of_fit(reported: fit_report.ReportedFit, folder: Path) -> Report:

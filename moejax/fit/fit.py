@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from moejax.config import unknown
 from moejax.errors import UserError
+from moejax.fit.answers import Answers
 from moejax.fit.chain import chain, with_loss_design
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import PENALTIES, Penalty, named_penalty
+from moejax.fit.selection.held_out_runs import held_out_runs
+from moejax.fit.selection.holdout import hold_out as test_held_out
+from moejax.fit.selection.holdout import split_by
 from moejax.fit.tables.column_names import is_formula, law_of_formula
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.fit.uncertainty.bootstrap import bootstrap as resample
@@ -23,7 +28,15 @@ from moejax.say import say
 from moejax.wording import listed, shown
 
 
-def fit(runs: Any, law: Any, *, loss_law: Any = None, bootstrap: int = 0, **options: Any) -> FitResult:
+def fit(
+    runs: Any,
+    law: Any,
+    *,
+    loss_law: Any = None,
+    bootstrap: int = 0,
+    hold_out: str | Sequence[str] = (),
+    **options: Any,
+) -> FitResult:
     """Fit a law to runs. Confidence and prediction intervals of the result are clustered by group (runs of one
     architecture).
 
@@ -36,6 +49,8 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, bootstrap: int = 0, **opti
         The result then predicts the score of a run of any size (``moejax.fit.chain``).
       bootstrap: number of resamples of the runs by group. The fit keeps the coefficients of all resamples and computes
         the intervals of its answers from them. With 0, intervals come from standard errors.
+      hold_out: one or several rules that select held-out runs, as in ``moejax.compare``. The fit is to all runs;
+        ``summary()`` also has the errors, on the held-out runs, of fits without them.
       options: options of ``moejax.fit.search.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``;
         for a file or DataFrame, options of ``moejax.read_runs``, such as ``best_by=["lr"]``; and ``penalty="squared"``,
         ``residual`` and ``delta`` as in ``moejax fit``.
@@ -51,11 +66,13 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, bootstrap: int = 0, **opti
       >>> fit.conf_int()
       >>> runs = mj.read_runs("runs.csv")
       >>> mj.fit(runs, "loss = E + A/N^a + B/D^b", fixed={"E": 1.7})
+      >>> mj.fit(runs, "chinchilla", hold_out="tokens").summary()
     """
     reading, options = _sorted(options)
     if loss_law is not None:
-        if bootstrap:
-            raise UserError("A fit with loss_law has no bootstrap; leave bootstrap out.")
+        for name, given in (("bootstrap", bootstrap), ("hold_out", hold_out)):
+            if given:
+                raise UserError(f"A fit with loss_law has no {name}; leave {name} out.")
         return _chained(runs, law, loss_law, reading, options)
     if reading and isinstance(runs, ReadRuns | Runs):
         raise UserError(
@@ -73,9 +90,17 @@ def fit(runs: Any, law: Any, *, loss_law: Any = None, bootstrap: int = 0, **opti
         law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else _read(runs, law, reading)
     own, dropped = (read, ()) if isinstance(read, Runs) else (read.runs, read.dropped)
+    rules = [hold_out] if isinstance(hold_out, str) else [*hold_out]
+    if rules and not isinstance(read, ReadRuns):
+        raise UserError("hold_out selects rows of a table; give a file, a DataFrame or the result of moejax.read_runs.")
+    splits = [split_by(read, rule) for rule in rules if isinstance(read, ReadRuns)]
     result = with_uncertainty(fit_law(law, own, **options), own, dropped=dropped)
     if isinstance(read, ReadRuns):
         result = replace(result, reading=read.reading)
+        if splits:
+            tested = test_held_out(law, own, splits, **options)
+            errors = Answers().with_held_out(tested, held_out_runs(tested, read.rows))
+            result = replace(result, held_out=errors)
     return replace(result, resamples=resample(result, own, bootstrap).kept()) if bootstrap else result
 
 

@@ -97,6 +97,14 @@ class CoefficientRow(NamedTuple):
     """True if the bootstrap does not determine the coefficient (``Interval.uninformative``)."""
 
 
+PUBLIC = (
+    *("law", "coefficients", "output", "conf_int", "predict", "summary", "plot", "to_frame", "to_latex"),
+    *("save", "load", "to_json", "warnings", "not_determined", "remedy", "metrics", "aicc", "bic", "noise"),
+    *("outliers", "fixed", "fitted", "held_out", "alternatives", "converged", "reading", "seed", "method"),
+)
+"""Names of a ``FitResult`` that editors complete."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult(Plotted):
     """A fitted law and the uncertainty of the fit."""
@@ -155,6 +163,12 @@ class FitResult(Plotted):
     """Bootstrap resamples, from which all intervals of the answers are computed; None without a bootstrap."""
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of ``moejax.read_runs`` with which the table was read, so that commands read it again in the same way."""
+    held_out: Any = None
+    """``Answers`` with the errors on held-out runs; None if no runs were held out. ``load`` does not restore them."""
+
+    def __dir__(self) -> list[str]:
+        """Return the names that are useful outside this package, for completion in editors."""
+        return [*PUBLIC]
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
@@ -231,7 +245,7 @@ class FitResult(Plotted):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, keyed by field; infinities and NaN become null."""
-        cls, others = type(self.law), ("law", "penalty", "uncertainty")
+        cls, others = type(self.law), ("law", "penalty", "uncertainty", "held_out")
         return {
             "schema": SCHEMA,
             **{f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in others},
@@ -239,6 +253,7 @@ class FitResult(Plotted):
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
             "uncertainty": None if self.uncertainty is None else self.uncertainty.to_json(),
+            **({} if self.held_out is None else self.held_out.to_json()),
         }
 
     def save(self, path: str | Path) -> Path:
@@ -280,8 +295,10 @@ class FitResult(Plotted):
     def summary(self, level: float = 0.9) -> Result:
         """Return the fit, its warnings, and its coefficients with standard errors and intervals at ``level``.
 
-        ``moejax.fit.summary.summary`` adds further results, such as decisions.
+        ``moejax.fit.summary.summary`` adds further results, such as errors on held-out runs and decisions.
         """
+        if self.held_out is not None:
+            return imported("fit.summary").summary(self, level)
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return Result(
             title=self._title,
@@ -747,7 +764,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
       UserError: an entry has another type, or the law is not one of moejax's; a missing entry raises ``LookupError`` or
         ``TypeError``.
     """
-    special = ("law", "penalty", "uncertainty")
+    special = ("law", "penalty", "uncertainty", "held_out")
     hints = {name: hint for name, hint in typing.get_type_hints(FitResult).items() if name not in special}
     fields = {name: restored(hint, plain[name], name) for name, hint in hints.items() if name in plain}
     law, stored = (

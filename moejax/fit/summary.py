@@ -28,7 +28,7 @@ from moejax.wording import argument, listed, option_hint
 
 def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) -> Result:
     """Return the fit, its coefficients with standard errors and intervals at ``level``, and the requested answers."""
-    answers, alone = answers or Answers(), fit.summary(level)
+    answers, alone = with_held_out(fit, answers), dataclasses.replace(fit, held_out=None).summary(level)
     tested = answers.held_out_runs
     return dataclasses.replace(
         alone,
@@ -42,6 +42,15 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
         for_latex=[*alone.for_latex, *_latex_decisions(answers.decisions)],
         data=alone.data | answers.to_json(),
     )
+
+
+def with_held_out(fit: FitResult, answers: Answers | None) -> Answers:
+    """Return the answers with the errors on held-out runs that the fit contains, if the answers have none."""
+    answers = answers or Answers()
+    if fit.held_out is None or answers.held_out:
+        return answers
+    names = ("held_out", "held_out_together", "held_out_runs")
+    return dataclasses.replace(answers, **{name: getattr(fit.held_out, name) for name in names})
 
 
 def lead(fit: FitResult, answers: Answers) -> list[str]:

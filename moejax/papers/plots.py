@@ -30,6 +30,7 @@ from moejax.report import sources
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FORMATS, Figure, write_figure
+from moejax.report.figures.isoflop import isoflop_table, leverage_table
 from moejax.report.plots import PLOTS, FromRuns, Plot, chosen, draw, example_of, figures_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.run_sources.column_mapping import ColumnMapping
@@ -48,7 +49,7 @@ DOCUMENTS = {"zhao": ZHAO, "abnar": ABNAR, "tian": TIAN, "chapter_002": CHAPTER_
 """Documents, keyed by their names in ``moejax reproduce``."""
 ALL = {plot.name: plot for document in DOCUMENTS.values() for plot in document.in_order().values()} | PLOTS
 """All figures by name."""
-EVIDENCE = ("fit", "profile", "influence", "starts", "loss-vs-compute")
+EVIDENCE = ("fit", "profile", "influence", "starts", "loss-vs-compute", "isoflop", "leverage")
 """Figures whose tables are computed from a fit and its runs."""
 
 
@@ -70,6 +71,10 @@ class PlotOptions:
     synthetic: bool
     hold_out: str | None
     estimand: str | None
+    decide: Sequence[Mapping[str, float]]
+    """Given quantities of decisions, for ``estimand``."""
+    predict: Sequence[Mapping[str, float]]
+    """Quantities of runs to predict, for ``estimand``."""
     flops: float | None
     folders: Sequence[Path]
     """Folders of training runs or studies, for the figure ``loss``."""
@@ -313,15 +318,19 @@ class GivenData:
         # For a law with several outputs, the table does not state which output was fitted.
         read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None, fit.reading)
         check_runs_of(fit, read.runs)
-        if name == "fit":
-            return evidence.fit_table(fit, read.runs)
-        if name == "loss-vs-compute":
-            return compute_table(fit, read.runs.design, read.runs.loss, flops=self.options.flops)
-        if name == "starts":
-            return evidence.starts_table(fit, read.runs)
-        if name == "profile":
-            return evidence.profile_table(fit, read.runs)
-        return evidence.influence_table(fit, read, self.options.estimand)
+        options = self.options
+        tables: dict[str, Callable[[], DataFrame]] = {
+            "fit": lambda: evidence.fit_table(fit, read.runs),
+            "loss-vs-compute": lambda: compute_table(fit, read.runs.design, read.runs.loss, flops=options.flops),
+            "isoflop": lambda: isoflop_table(fit, read.runs),
+            "leverage": lambda: leverage_table(fit, read.runs, flops=options.flops),
+            "starts": lambda: evidence.starts_table(fit, read.runs),
+            "profile": lambda: evidence.profile_table(fit, read.runs),
+            "influence": lambda: evidence.influence_table(
+                fit, read, options.estimand, decide=options.decide, predict=options.predict
+            ),
+        }
+        return tables[name]()
 
 
 def _points(figure: Figure) -> int:

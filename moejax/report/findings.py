@@ -108,6 +108,17 @@ def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
     return ordered[ordered["loss"] <= ordered["loss"].cummin()]
 
 
+def budget_frontier(runs: run_table.DataFrame) -> run_table.DataFrame:
+    """Return the run with the lowest loss of each compute budget, if its loss is at most that of every smaller budget.
+
+    FLOPs of a budget differ slightly, for example after rounding of tokens.
+    """
+    if runs.empty:
+        return runs
+    number, _ = budgets(runs["flops"].to_numpy(np.float64))
+    return frontier(runs.loc[runs.groupby(number)["loss"].idxmin()], "flops")
+
+
 def at_largest_budget(table: run_table.DataFrame) -> run_table.DataFrame:
     """Return each model's row with its largest token budget."""
     return table[table["tokens"] == table.groupby("model")["tokens"].transform("max")]

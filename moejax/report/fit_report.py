@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from moejax.errors import UserError
 from moejax.fit import summary as fit_summary
 from moejax.fit.answers import Answers, ReadAs
 from moejax.fit.fit_result import FitResult, are_runs_of, load_of_runs, read_by_this_version, read_plain
-from moejax.fit.selection.metrics import predict, rmse_named, unit_of_errors
+from moejax.fit.runs import Runs
+from moejax.fit.selection.metrics import rmse_named, unit_of_errors
 from moejax.fit.tables.read_runs import ReadRuns, read_runs
 from moejax.json_text import fields
 from moejax.laws.predict import published
@@ -21,8 +23,9 @@ from moejax.report import render
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import Figure
+from moejax.report.figures.isoflop import isoflop_table, leverage_table
 from moejax.report.page import PAGE, TEXT, page_of, write_pages
-from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
+from moejax.report.plots import PLOTS, Plot, draw, inputs_of
 from moejax.result import Result
 from moejax.say import ProgressCallback
 
@@ -75,11 +78,10 @@ def _figures(reported: ReportedFit, plots: Mapping[str, Plot], update: ProgressC
     """Draw predictions for the fitted runs, diagnostics, and the law's figures with the fitted coefficients, keyed by
     name."""
     fit, answers, read = reported.fit, reported.answers, reported.read
-    tables = {} if read is None else _loss_vs_compute(fit, read, answers) | _evidence(fit, read, update)
+    tables = {} if read is None else _of_loss(fit, read.runs, answers) | _evidence(fit, read, update)
     if answers.held_out_runs is not None:
         tables["held-out-ranges"] = answers.held_out_runs.table
-    own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
-    figures = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
+    figures = {name: draw(PLOTS[name], inputs_of(PLOTS[name], table=table)) for name, table in tables.items()}
     drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
         inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {reported.file}" if reported.file else "the fit")
@@ -90,18 +92,21 @@ def _figures(reported: ReportedFit, plots: Mapping[str, Plot], update: ProgressC
     return figures
 
 
-def _loss_vs_compute(fit: FitResult, read: ReadRuns, answers: Answers) -> dict[str, pd.DataFrame]:
-    """Return the table of loss against compute, keyed by figure name, up to the largest budget of the decisions. The
-    dictionary is empty if the law has no such figure.
+def _of_loss(fit: FitResult, runs: Runs, answers: Answers) -> dict[str, pd.DataFrame]:
+    """Return the tables of figures of a loss law, keyed by figure name, up to the largest budget of the decisions. A
+    figure that the law or the runs do not allow is left out.
     """
-    budgets = [one.given["flops"] for one in answers.decisions if "flops" in one.given]
-    try:
-        table = compute_table(
-            fit, read.runs.design, read.runs.loss, flops=max(budgets, default=None), level=_level(answers)
-        )
-    except UserError:
-        return {}
-    return {"loss-vs-compute": table}
+    flops = max((one.given["flops"] for one in answers.decisions if "flops" in one.given), default=None)
+    level, tables = _level(answers), {}
+    every: dict[str, Callable[[], pd.DataFrame]] = {
+        "loss-vs-compute": lambda: compute_table(fit, runs.design, runs.loss, flops=flops, level=level),
+        "isoflop": lambda: isoflop_table(fit, runs),
+        "leverage": lambda: leverage_table(fit, runs, flops=flops, level=level),
+    }
+    for name, table in every.items():
+        with contextlib.suppress(UserError):
+            tables[name] = table()
+    return tables
 
 
 def fitted_runs(fit: FitResult, source: Path) -> ReadRuns | None:
@@ -129,15 +134,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     update(0.1, "profiles")
     estimands = evidence.coefficients(fit)
     tables = {
-        PREDICTIONS.name: pd.DataFrame(
-            {
-                "law": "the fit",
-                "role": "fitted",
-                "output": fit.output,
-                "measured": read.runs.loss,
-                "predicted": predict(fit.law, read.runs, fit.output),
-            }
-        ),
+        "fit": evidence.fit_table(fit, read.runs),
         "profile": evidence.profile_table(fit, read.runs, estimands),
     }
     update(0.6, "influence of runs")

@@ -27,6 +27,7 @@ from moejax.report import synthetic
 from moejax.report.figures import (
     compute,
     evidence,
+    isoflop,
     law_curves,
     loss_curves,
     predictions,
@@ -95,7 +96,7 @@ PREDICTIONS = Plot(
     example=synthetic.predictions,
     shows="predictions against measurements, a panel per law",
 )
-"""Figure of a fit's predictions in a report."""
+"""Figure of predictions by several laws, on which papers' figures are based."""
 
 PLOTS = by_name(
     Plot(name="kaplan", draw=law_curves.kaplan, law="kaplan", shows="loss by parameters and tokens"),
@@ -145,11 +146,25 @@ PLOTS = by_name(
         shows="a fitted law and its runs by FLOPs, with bands",
     ),
     Plot(
+        name="isoflop",
+        draw=isoflop.isoflop,
+        columns=("kind", "family", "budget", "loss"),
+        example=synthetic.isoflops,
+        shows="loss by size at each budget, of a fit and its runs",
+    ),
+    Plot(
+        name="leverage",
+        draw=isoflop.leverage,
+        columns=("family", "over", "expansion", "flops", "leverage"),
+        example=synthetic.leverages,
+        shows="efficiency leverage by a fit, by compute and expansion",
+    ),
+    Plot(
         name="fit",
         draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
         example=synthetic.fitted,
-        shows="predictions and measurements of a fit, also by input",
+        shows="predictions of a fit, and residuals by input",
     ),
     Plot(
         name="profile",

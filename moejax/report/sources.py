@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from moejax import run_table
@@ -27,7 +28,7 @@ from moejax.train.directory.row_file import read_rows
 from moejax.train.directory.status import read_training
 
 SMOOTH = 50
-"""Ratio of a log's number of lines to the half-life of its smoothed loss."""
+"""Ratio of a log's tokens to the half-life of its smoothed loss."""
 KILLED = "killed"
 """Outcome of an attempt that is recorded as running but has ended."""
 
@@ -102,7 +103,7 @@ def losses_table(*folders: Path) -> pd.DataFrame:
     """Return the losses of training runs, with columns ``run, phase, tokens, loss, smoothed, validation_loss``.
 
     A branch starts at the trunk's last log line before it. ``loss`` is the training loss of single batches;
-    ``smoothed`` is its exponential moving average along trunk and branch, with a half-life of a fiftieth of the lines.
+    ``smoothed`` is its exponential moving average along trunk and branch, with a half-life of a fiftieth of the tokens.
 
     Args:
       folders: folders of training runs or studies.
@@ -127,18 +128,36 @@ def losses_table(*folders: Path) -> pd.DataFrame:
 def _losses(lines: list[dict[str, Any]], phase: str) -> pd.DataFrame:
     every = metrics.history(lines, phase)
     own = [line["phase"] == phase for line in every]
-    loss = pd.Series([metrics.number(line["loss"]) for line in every])
+    tokens, loss = (np.array([metrics.number(line[name]) for line in every]) for name in ("tokens", "loss"))
     validation = [metrics.number(line.get("validation_loss", math.nan)) for line in every]
     table = pd.DataFrame(
         {
             "phase": phase,
-            "tokens": [float(line["tokens"]) for line in every],
+            "tokens": tokens,
             "loss": loss,
-            "smoothed": loss.ewm(halflife=max(1.0, len(every) / SMOOTH)).mean(),
+            "smoothed": _smoothed(tokens, loss),
             "validation_loss": validation,
         }
     )
     return table.iloc[max(0, own.index(True) - 1) :]
+
+
+def _smoothed(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Return the exponential moving average of losses over tokens. A loss counts by the tokens since the line before
+    it, because a log has additional lines, for example at evaluations."""
+    if len(tokens) < 2:
+        return loss
+    gaps = np.diff(tokens, prepend=np.nan)
+    gaps[0] = np.nanmedian(gaps)
+    half_life = max(float(np.median(gaps)), float(np.ptp(tokens)) / SMOOTH)
+    total, weight, smoothed = 0.0, 0.0, []
+    for gap, one in zip(gaps, loss, strict=True):
+        decay = 0.5 ** (gap / half_life)
+        total, weight = total * decay, weight * decay
+        if math.isfinite(one):
+            total, weight = total + gap * one, weight + gap
+        smoothed.append(total / weight if weight else math.nan)
+    return np.array(smoothed)
 
 
 def plan_table(path: Path) -> pd.DataFrame:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from moejax.fit.runs import runs_from
+from moejax.fit.runs import Runs, runs_from
 from moejax.fit.selection.metrics import predict
 from moejax.laws.design import Design
+from moejax.laws.law import Law
 from moejax.laws.predict import published
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import evaluate
+from moejax.report.figures.isoflop import isoflop_table, leverage_table
 
 NOISE = 0.004
 """Standard deviation of the noise, nats/token."""
@@ -172,6 +174,29 @@ def budgets() -> pd.DataFrame:
         low=np.where(curve, drawn["loss"] * np.exp(-reach), np.nan),
         high=np.where(curve, drawn["loss"] * np.exp(reach), np.nan),
     )
+
+
+def isoflops() -> pd.DataFrame:
+    """Return runs at four budgets and three expansions, with curves and minima of ``effective_params``."""
+    law, runs = _equal_compute()
+    return isoflop_table(law, runs)
+
+
+def leverages() -> pd.DataFrame:
+    """Return the efficiency leverage by ``effective_params`` at the expansions of ``isoflops``."""
+    law, runs = _equal_compute()
+    return leverage_table(law, runs)
+
+
+def _equal_compute() -> tuple[Law, Runs]:
+    law = published("effective_params").law
+    flops, expansion, ratio = (
+        one.ravel() for one in np.meshgrid([1e19, 1e20, 1e21, 1e22], [1.0, 4.0, 16.0], [0.25, 0.5, 1.0, 2.0, 4.0])
+    )
+    active = ratio * np.sqrt(flops / 120)
+    design = Design(params_active=active, params_total=active * expansion, tokens=flops / (6 * active), flops=flops)
+    exact = evaluate(law, params_active=active, params_total=active * expansion, tokens=flops / (6 * active))
+    return law, runs_from(design, exact + rng().normal(0, NOISE, len(exact)))
 
 
 def losses() -> pd.DataFrame:

@@ -17,6 +17,7 @@ from moejax.laws import DECISIONS, LAWS
 from moejax.laws.claim import Checked, Claim, check
 from moejax.laws.decision import DecisionRule
 from moejax.laws.law import Law
+from moejax.quantities import format
 
 ClaimOf = Callable[[Any], Claim]
 """A function that returns a law's claim about its optimum at one budget."""
@@ -93,11 +94,11 @@ def decide(
 
 
 def family(decision: ComputeOptimum) -> str:
-    """Describe the models that a decision concerns: dense, a ratio of total to active parameters, or any ratio."""
+    """Describe the models that a decision concerns: dense, an expansion (total / active parameters), or any."""
     rule = _split_rule(decision.law)
     if rule is None or "expansion" not in rule.given:
         return "any expansion"
-    return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
+    return "dense" if decision.expansion == 1 else f"expansion {format(decision.expansion, 3)}"
 
 
 def prices(law_name: str, law: Law, flops: float, expansion: float) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Named figures: every one is in the table, draws from published laws or an example, and comes with its data."""
 
+import collections
 import csv
 import dataclasses
 import importlib
@@ -9,6 +10,7 @@ import itertools
 import json
 import pkgutil
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,23 +21,27 @@ from PIL import Image
 from moejax import papers
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
+from moejax.errors import UserError
 from moejax.fit.runs import runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.search.objective import Squared
-from moejax.fit.search.starts import WarmStart
+from moejax.fit.search.starts import Sobol, WarmStart
 from moejax.fit.selection.metrics import predict
 from moejax.fit.tables.column_names import with_derived
 from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.estimands import decision_estimands, find
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.fit.uncertainty.profile import curve, profile
 from moejax.laws import PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers.plots import ALL, DOCUMENTS
-from moejax.report import figures, plots, synthetic
+from moejax.report import figures, plots, sources, synthetic
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
 from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
+from moejax.report.figures.isoflop import isoflop_table, leverage_table
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, log_ticks
 from moejax.report.figures.panels import draw as draw_panels
 from moejax.report.figures.style import BLUE, MARKERS, ORANGE
@@ -151,7 +157,7 @@ def test_of_synthetic_runs_every_step_from_equation_4_to_11_lowers_the_held_out_
 
 def test_no_run_with_as_little_compute_beats_the_frontier_of_its_kind(drawn):
     rows, loss = drawn["chapter-002-runs"].rows, "loss_nats_per_token"
-    for kind, mark in {"frontier of dense runs": "dense", "frontier of MoE runs": "G = "}.items():
+    for kind, mark in {"frontier of dense runs": "dense", "frontier of MoE runs": "expansion"}.items():
         own = [row for row in rows if row.get("series", "").startswith(mark)]
         best = [row for row in rows if row.get("series") == kind]
         assert 1 < len(best) <= len(own)
@@ -363,7 +369,7 @@ def test_a_design_is_a_point_with_its_interval_and_the_curve_of_its_ratio(fitted
         assert point["loss"] == pytest.approx(float(result.law(chosen)))
         assert point["low"] < point["loss"] < point["high"]
         assert point["flops"] == pytest.approx(1e22)
-    assert "total/active 8" in set(tables[0].query("kind == 'best'")["family"])
+    assert "expansion 8" in set(tables[0].query("kind == 'best'")["family"])
     assert not tables[0].equals(tables[1])
     figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=tables[0]))
     (row,) = [row for row in figure.rows if row["series"] == "design: 1B active, 8B total"]
@@ -443,11 +449,13 @@ def test_families_that_a_law_does_not_distinguish_share_one_curve_with_a_legend(
     sizes = {"params_active": active, "params_total": active * np.array([1, 1, 1, 8, 8, 8]), "tokens": 20 * active}
     table = compute_table(HOFFMANN_2022, Design(**sizes), np.full(6, 3.0), flops=1e22)
     figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
-    assert {row["series"] for row in figure.rows} >= {"dense", "total/active 8", "all families, lowest loss"}
+    assert {row["series"] for row in figure.rows} >= {"dense", "expansion 8", "all families, lowest loss"}
     assert "all families the same line" in figure.caption
     (legend,) = figure.drawing.legends
     assert "lowest loss by the law" in [text.get_text() for text in legend.get_texts()]
-    assert not [text for axes in figure.drawing.axes for text in axes.texts]
+    # The predicted loss at the target is printed once.
+    (text,) = [text.get_text() for axes in figure.drawing.axes for text in axes.texts]
+    assert text == f"{table[table['kind'] == 'target']['loss'].iloc[0]:.3f}"
 
 
 def test_losses_over_tokens_have_a_legend_of_runs_and_lines():
@@ -686,8 +694,162 @@ def test_runs_of_one_nominal_expansion_have_one_color_and_dense_runs_their_own()
     drawn = draw(PLOTS["runs"], inputs_of(PLOTS["runs"], table=table))
     labels = [row["series"] for row in drawn.rows if row["series"] != "frontier"]
     assert {label: labels.count(label) for label in labels} == {
-        "expansion 1": 2,
+        "dense": 2,
         "expansion 3.98": 2,
         "expansion 6": 4,
         "expansion 8.99": 2,
     }
+
+
+@pytest.fixture(scope="module")
+def equal_compute():
+    """Return a law, and runs of three expansions and five sizes at four budgets, whose FLOPs differ a little."""
+    law = published("effective_params").law
+    flops, expansion, ratio = (
+        one.ravel() for one in np.meshgrid([1e19, 4e19, 1.6e20, 6.4e20], [1.0, 4.0, 10.3], np.geomspace(0.3, 3, 5))
+    )
+    active = ratio * np.sqrt(flops / 120)
+    flops = flops * np.random.default_rng(0).uniform(0.98, 1.02, len(flops))
+    sizes = {"params_active": active, "params_total": active * expansion, "tokens": flops / 6 / active}
+    loss = evaluate(law, **sizes) * np.exp(0.002 * np.random.default_rng(1).normal(size=len(flops)))
+    return law, runs_from(Design(**sizes, flops=flops), loss)
+
+
+def test_residuals_of_a_fit_are_drawn_over_each_input_flops_and_expansion(equal_compute):
+    law, runs = equal_compute
+    fit = fit_law(type(law), runs, starts=Sobol(count=32))
+    figure = draw(PLOTS["fit"], inputs_of(PLOTS["fit"], table=evidence.fit_table(fit, runs)))
+    over = [f"Over {name}" for name in ("total parameters", "active parameters", "training tokens", "training FLOPs")]
+    assert [axes.get_title(loc="left") for axes in figure.drawing.axes][1:6] == [*over, "Over expansion"]
+    residual = runs.loss - predict(fit.law, runs)
+    for title in (*over, "Over expansion"):
+        assert sorted(row["residual"] for row in figure.rows if row["panel"] == title) == pytest.approx(
+            sorted(residual)
+        )
+
+
+def test_every_figure_gives_groups_of_runs_the_same_names_and_colors(equal_compute):
+    law, runs = equal_compute
+    sizes = {name: getattr(runs.design, name) for name in ("params_active", "params_total", "tokens", "flops")}
+    table = pd.DataFrame(sizes | {"loss": runs.loss})
+    fitted = pd.DataFrame({"law": "own", "output": "loss", "measured": runs.loss, "predicted": runs.loss})
+    tables = {
+        "runs": table,
+        "loss-vs-compute": compute_table(law, runs.design, runs.loss, flops=1e22),
+        "isoflop": isoflop_table(law, runs),
+        "leverage": leverage_table(law, runs),
+        "fit": fitted.assign(expansion=runs.design.expansion),
+        "chapter-002-runs": ALL["chapter-002-runs"].from_runs.table(runs, None, law),
+    }
+    found = {}
+    for name, one in tables.items():
+        (legend,) = draw(ALL[name], inputs_of(ALL[name], table=one)).drawing.legends
+        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True):
+            if re.match("dense|expansion", text.get_text()):
+                found.setdefault(name, []).append((text.get_text(), handle.get_color(), handle.get_marker()))
+    groups = found["runs"]
+    assert [label for label, *_ in groups] == ["dense", "expansion 4", "expansion 10.3"]
+    assert found == dict.fromkeys(tables, groups)
+
+
+def test_a_target_has_the_predicted_loss_of_each_group_with_its_interval(equal_compute):
+    law, runs = equal_compute
+    fit = with_uncertainty(fit_law(type(law), runs, starts=Sobol(count=32)), runs)
+    table = compute_table(fit, runs.design, runs.loss, flops=1e22)
+    target, curves = (table[table["kind"] == kind].groupby("family").last() for kind in ("target", "best"))
+    for name in ("loss", "low", "high"):
+        assert target[name].to_numpy() == pytest.approx(curves[name].to_numpy())
+    figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
+    texts = {text.get_text() for axes in figure.drawing.axes for text in axes.texts}
+    assert texts == {f"{one.loss:#.4g} [{one.low:#.4g}, {one.high:#.4g}]" for one in target.itertuples()}
+
+
+def test_a_design_s_curve_has_a_color_of_its_own(equal_compute):
+    law, runs = equal_compute
+    chosen = Design(params_active=1e9, params_total=1.01e10, tokens=1e21 / 6e9)
+    table = compute_table(law, runs.design, runs.loss, flops=1e21, chosen=chosen)
+    (legend,) = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table)).drawing.legends
+    names = zip(legend.get_texts(), legend.legend_handles, strict=True)
+    colors = [handle.get_color() for text, handle in names if re.match("dense|expansion", text.get_text())]
+    assert len(colors) == len(set(colors)) == 4
+
+
+def test_the_frontier_of_dense_runs_has_one_point_per_budget_and_the_law_s_panel_the_runs_of_its_budget(equal_compute):
+    law, runs = equal_compute
+    figure = draw(ALL["chapter-002-runs"], FigureInputs(table=ALL["chapter-002-runs"].from_runs.table(runs, None, law)))
+    count = collections.Counter(row.get("series") for row in figure.rows)
+    assert count["frontier of dense runs"] == count["frontier of MoE runs"] == 4
+    assert count["runs at C"] == 15
+
+
+def test_an_isoflop_curve_is_the_law_and_its_minimum_the_lowest_point(equal_compute):
+    law, runs = equal_compute
+    table = isoflop_table(law, runs)
+    assert table["budget"].nunique() == 4
+    for (family, budget), own in table.groupby(["family", "budget"]):
+        curve, minimum = own[own["kind"] == "best"], own[own["kind"] == "minimum"].iloc[0]
+        expansion = 1.0 if family == "dense" else float(family.split()[-1])
+        active = curve["params_active"].to_numpy()
+        exact = evaluate(law, params_active=active, params_total=expansion * active, tokens=budget / 6 / active)
+        assert curve["loss"].to_numpy() == pytest.approx(exact, rel=1e-4)
+        assert minimum["loss"] == pytest.approx(curve["loss"].min(), rel=1e-4)
+        assert (own["kind"] == "run").sum() == 5
+    alone = runs.where(np.isclose(runs.design.params_active, runs.design.params_active[2]))
+    with pytest.raises(UserError, match="No compute budget has two sizes"):
+        isoflop_table(law, alone)
+
+
+def test_the_leverage_of_a_group_is_the_law_s_with_its_interval(equal_compute):
+    law, runs = equal_compute
+    fit = with_uncertainty(fit_law(type(law), runs, starts=Sobol(count=32)), runs)
+    end = leverage_table(fit, runs, flops=1e22, level=0.8).query("family == 'expansion 4'").iloc[-1]
+    estimands = decision_estimands(type(law), {"flops": 1e22, "expansion": 4.0})
+    (exact,) = estimate(fit, find("EL", estimands, type(law)), level=0.8)
+    expected = [exact.value, exact.interval.low, exact.interval.high]
+    assert [end[name] for name in ("leverage", "low", "high")] == pytest.approx(expected, rel=1e-3)
+    with pytest.raises(UserError, match="does not distinguish models by expansion"):
+        leverage_table(HOFFMANN_2022, runs)
+
+
+def test_influence_is_drawn_for_a_decision_and_a_predicted_loss(fitted):
+    fit, runs = fitted
+    read = SimpleNamespace(runs=runs, frame=pd.DataFrame(index=range(len(runs))), rows=np.arange(len(runs)))
+    at = {"flops": 1e22}
+    table = evidence.influence_table(fit, read, "L*", decide=[at])
+    assert table["estimand"].iloc[0] == "optimal_loss (L*) at flops = 1e+22"
+    (exact,) = find("L*", decision_estimands(type(fit.law), at), type(fit.law))
+    assert table["estimate"].iloc[0] == pytest.approx(float(exact.functional(fit.law)), rel=1e-6)
+    predicted = evidence.influence_table(fit, read, "loss", predict=[{"params_active": 1e9, "tokens": 2e10}])
+    assert predicted["estimate"].iloc[0] == pytest.approx(
+        float(fit.law(Design(params_active=1e9, tokens=2e10))), rel=1e-6
+    )
+    with pytest.raises(UserError, match=r"has no coefficient or decision L\*"):
+        evidence.influence_table(fit, read, "L*")
+
+
+def test_a_smoothed_loss_has_no_kinks_at_additional_lines_of_a_log():
+    tokens = np.arange(1.0, 201.0)
+    loss = 2 + tokens**-0.5 + 0.1 * (-1) ** tokens
+    usual = sources._smoothed(tokens, loss)
+    more, others = np.append(tokens, tokens[9::10] + 0.01), np.append(loss, np.full(20, 5.0))
+    order = np.argsort(more)
+    smoothed = sources._smoothed(more[order], others[order])[np.isin(more[order], tokens)]
+    assert np.abs(smoothed - usual)[20:].max() < 0.02
+
+
+def test_validation_losses_are_connected_and_those_of_a_branch_are_filled(drawn):
+    figure = drawn["loss"]
+    lines = [line for line in figure.drawing.axes[0].lines if line.get_marker() not in ("None", "|", "")]
+    assert all(line.get_linestyle() != "None" for line in lines)
+    assert {str(line.get_markerfacecolor()) == "none" for line in lines} == {True, False}
+    (legend,) = figure.drawing.legends
+    assert "validation loss of a branch" in [text.get_text() for text in legend.get_texts()]
+
+
+def test_losses_outside_the_axis_are_noted_in_the_picture():
+    table = synthetic.losses()
+    table.loc[0, "smoothed"] = 11.0
+    figure = draw(PLOTS["loss"], inputs_of(PLOTS["loss"], table=table))
+    (text,) = figure.drawing.axes[0].texts
+    assert text.get_text().endswith("up to 11.00, are outside the axis.")
+    assert text.get_text() in figure.caption

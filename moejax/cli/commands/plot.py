@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from moejax.cli.options import argument, option
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
-from moejax.cli.shared import ConventionOptions, Positive, TableOptions
+from moejax.cli.shared import ConventionOptions, Positive, TableOptions, numbers
 from moejax.errors import UserError
 from moejax.folder import fit_in
 from moejax.json_text import json_text
@@ -28,7 +28,9 @@ moejax plot zhao-3 abnar-4 tian-1b
 moejax plot --paper abnar --synthetic
 moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
 moejax plot fit profile influence starts --fit fit.json --runs runs.csv
+moejax plot influence --fit fit.json --runs runs.csv --estimand 'L*' --decide flops=1e22,expansion=16
 moejax plot loss-vs-compute --fit fit/fit.json --runs runs.csv --flops 1e24 --format pdf
+moejax plot isoflop leverage --fit fit/fit.json --runs runs.csv
 moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
 moejax plot zhao-6 zhao-12 --runs runs.csv --hold-out params_total
 moejax plot plan --runs plan/plan.json
@@ -66,8 +68,26 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     runs: Path | None = option(
         None, "a run table, or the table that a figure needs; a study's folder; plan.json", metavar="TABLE"
     )
-    estimand: str | None = option(None, "coefficient for the figure influence (default: the last)", metavar="NAME")
-    flops: Positive | None = option(None, "target budget for the figure loss-vs-compute", metavar="NUMBER")
+    estimand: str | None = option(
+        None,
+        "coefficient, decision or predicted loss for the figure influence (default: the last coefficient)",
+        metavar="NAME",
+    )
+    decide: tuple[str, ...] = option(
+        (),
+        "given values of a decision for --estimand, such as flops=1e24,expansion=16",
+        metavar="NAME=VALUE,…",
+        needs=("estimand",),
+    )
+    predict: tuple[str, ...] = option(
+        (),
+        "untrained run whose predicted loss is --estimand loss, such as params_active=7B,tokens=1T",
+        metavar="NAME=VALUE,…",
+        needs=("estimand",),
+    )
+    flops: Positive | None = option(
+        None, "target budget for loss-vs-compute; largest budget for leverage", metavar="NUMBER"
+    )
     hold_out: str | None = option(
         None,
         "held-out runs of figures that fit laws to --runs: COLUMN, COLUMN:LEAST or COLUMN=VALUE (default: none)",
@@ -157,6 +177,8 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
             synthetic=self.synthetic,
             hold_out=self.hold_out,
             estimand=self.estimand,
+            decide=[numbers(text.split(","), "--decide") for text in self.decide],
+            predict=[numbers(text.split(","), "--predict") for text in self.predict],
             flops=self.flops,
             folders=folders,
             active_convention=self.active_convention,

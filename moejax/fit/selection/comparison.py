@@ -21,6 +21,7 @@ from moejax.fit.search.starts import Grid
 from moejax.fit.selection.holdout import Split, beyond, hold_out, reach_of
 from moejax.fit.selection.metrics import predict, unit_of_errors
 from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
+from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.estimands import rules_of
 from moejax.float64 import float64
 from moejax.interval import Interval
@@ -101,6 +102,8 @@ class Comparison(Plotted):
     fixed: Mapping[str, float] = field(default_factory=dict)
     """Coefficients that were held fixed in every law that has them."""
     seed: int = 0
+    read: ReadRuns | None = None
+    """The compared runs, which ``plot()`` draws; None if unknown."""
 
     def behind(self, law: Compared, level: float = 0.9) -> Interval:
         """Return the excess of a law's held-out RMSE over the best law's, in ``unit``, with its interval."""

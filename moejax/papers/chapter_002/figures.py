@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from moejax.errors import UserError
-from moejax.fit.runs import Runs, runs_from
+from moejax.fit.runs import Runs, budgets, runs_from
 from moejax.fit.search.fit_law import fit_law
 from moejax.fit.selection.holdout import Split
 from moejax.fit.selection.metrics import predict
@@ -20,14 +20,16 @@ from moejax.laws.mixtures.effective_params import EffectiveParams, compute_optim
 from moejax.papers.chapter_002.domains import BY_DOMAIN, ONE_LAW
 from moejax.papers.chapter_002.records import BUDGET, CONFIGURATIONS, GRID_EXPANSION
 from moejax.papers.documents import CHAPTER_002
+from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
+from moejax.report.figures.groups import DENSE, MEANING
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, figure
-from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, colored
-from moejax.report.findings import frontier
+from moejax.report.figures.runs import by_expansion
+from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, colored
+from moejax.report.findings import budget_frontier
 from moejax.report.plots import FromRuns
 from moejax.report.synthetic import NOISE, rng
 from moejax.report.synthetic import runs as synthetic_runs
-from moejax.run_table import DataFrame
 
 ACTIVES = np.geomspace(2e9, 4e11, 61)
 EXPANSIONS = np.geomspace(1.0, 32.0, 41)
@@ -171,56 +173,39 @@ def expansions() -> pd.DataFrame:
 def of_runs(inputs: FigureInputs) -> Figure:
     """Draw the frontier of the runs, and Listing 2's grid by the law fitted to these runs."""
     runs, cells = (inputs.table[inputs.table["part"] == part] for part in ("run", "law"))
-    series = _by_expansion(runs)
-    dense = runs[runs["expansion"] <= DENSE]
-    for own, label, color in ((dense, "frontier of dense runs", MUTED), (runs[runs["expansion"] > DENSE], MIXED, INK)):
-        if len(own):
-            best = frontier(own, "flops")
+    series = by_expansion(runs)
+    kinds = (("dense", runs["expansion"] <= DENSE, MUTED), ("MoE", runs["expansion"] > DENSE, INK))
+    for label, kept, color in kinds:
+        if kept.any():
+            best, label = budget_frontier(runs[kept]), f"frontier of {label} runs"
             series.append(Series(label=label, x=column(best, "flops"), y=column(best, "loss"), color=color))
     panels: list[Panel | Field] = [Panel(x=FLOPS, y=LOSS, series=series, title="runs")]
     if len(cells):
         losses = cells.pivot_table(index="expansion", columns="params_active", values="loss")
         sizes, ratios, values = (np.asarray(each, np.float64) for each in (losses.columns, losses.index, losses))
         best = np.unravel_index(int(np.argmin(values)), values.shape)
+        number, _ = budgets(column(runs, "flops"))
+        own = runs[number == number.max()]
         marks = [
-            Series(label="runs", x=column(runs, "params_active"), y=column(runs, "expansion"), mark="open", color=INK),
+            Series(
+                label="runs at C", x=column(own, "params_active"), y=column(own, "expansion"), mark="open", color=INK
+            ),
             Series(label="least", x=[sizes[best[1]]], y=[ratios[best[0]]], mark="stars", color=ORANGE),
         ]
-        title = f"law fitted to the runs, C = {float(cells['flops'].iloc[0]):.2g}"
+        title = f"law fitted to the runs, C = {short(float(cells['flops'].iloc[0]), 2)} FLOPs"
         panels.append(
             Field(x=ACTIVE, y=EXPANSION, z=LOSS, xs=sizes, ys=ratios, zs=values, title=title, marks=marks, contours=6)
         )
     return figure(
         "The frontier of runs",
-        "Left: every run at its compute 6·N_act·D; lines join the dense runs, and the MoE runs, that no run of their "
-        "kind with less compute beats. Right: loss by the law fitted to the runs at the largest compute, over the "
-        "trained range of sizes and G; the lower edge is dense." + inputs.whose,
+        "Left: every run at its compute 6·N_act·D; lines join the dense runs, and the MoE runs, with the lowest loss "
+        f"of their compute budget. {MEANING} Right: loss by the law fitted to the runs at C, the largest compute, over "
+        "the trained range of sizes and expansion; the lower edge is dense. Open markers are the runs with this "
+        "compute." + inputs.whose,
         panels,
         columns=2,
         height=3.3,
     )
-
-
-DENSE = 1 + 1e-9
-MIXED = "frontier of MoE runs"
-
-
-def _by_expansion(runs: DataFrame) -> list[Series]:
-    """Return points in up to five classes of G, with dense runs as their own class."""
-    dense, mixed = runs[runs["expansion"] <= DENSE], runs[runs["expansion"] > DENSE]
-    # Models of one design have slightly different G at different sizes.
-    values = np.unique([float(f"{value:.2g}") for value in column(mixed, "expansion")])
-    parts = np.array_split(values, min(4, max(len(values), 1)))
-    groups = [("dense", dense)] if len(dense) else []
-    for own in parts:
-        if len(own):
-            ends = dict.fromkeys(f"{value:.2g}" for value in (own[0], own[-1]))
-            rows = mixed[[own[0] <= float(f"{value:.2g}") <= own[-1] for value in column(mixed, "expansion")]]
-            groups.append((f"G = {' to '.join(ends)}", rows))
-    return [
-        Series(label=label, x=column(own, "flops"), y=column(own, "loss"), mark="points", color=color)
-        for (label, own), color in zip(groups, classes(len(groups)), strict=True)
-    ]
 
 
 DATA_TERM = Axis("loss_left_to_tokens_nats_per_token", "loss due to finite tokens", "log")

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,9 @@ from moejax.laws.law import Law
 from moejax.laws.search import argmin_between
 from moejax.quantities import short
 from moejax.report.figures.figure import Figure, FigureInputs, column
+from moejax.report.figures.groups import DENSE, EQUAL, MEANING, groups_of
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, figure
-from moejax.report.figures.runs import EQUAL, range_of, split_into_classes
-from moejax.report.figures.style import BLUE, INK, MUTED, classes
+from moejax.report.figures.style import INK, MUTED, classes
 from moejax.result import size
 from moejax.run_table import DataFrame
 
@@ -38,13 +39,13 @@ REACH = 1e3
 """Factor by which model sizes on a curve may be above the runs' largest size or below their smallest."""
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
-DENSE = 1.02
-"""Largest ratio of total to active parameters of a model that is labeled dense."""
 RUN, CURVE, TARGET, CHOSEN = "run", "best", "target", "design"
 
 
 @dataclass(frozen=True)
-class _Family:
+class Family:
+    """Runs with about the same expansion."""
+
     label: str
     rows: np.ndarray
     """Indices of the family's runs."""
@@ -53,7 +54,7 @@ class _Family:
 
 
 @dataclass(frozen=True, eq=False)
-class _Least:
+class Least:
     """A law's lowest loss at every budget, over sizes with the proportions of one family of models."""
 
     like: Mapping[str, float]
@@ -69,21 +70,27 @@ class _Least:
     """Logarithms of the smallest and of the largest ratio."""
 
     def __call__(self, law: Law) -> Array:
-        return jax.vmap(functools.partial(self._at, law))(jnp.asarray(self.budgets))
+        return jax.vmap(functools.partial(self.at, law))(jnp.asarray(self.budgets))
 
-    def _at(self, law: Law, budget: Array) -> Array:
+    def at(self, law: Law, budget: Array) -> Array:
+        """Return the lowest loss at a budget."""
         if not self.sizes:
-            return self._loss(law, budget, 0.0)
+            return self.loss(law, budget, 0.0)
         still = jax.lax.stop_gradient(law)
 
+        # By the envelope theorem, the law's lowest loss has the law's derivatives at the constant optimum.
+        return self.loss(law, budget, self.best(still, budget))
+
+    def best(self, law: Law, budget: Array) -> Array:
+        """Return the logarithm of the ratio with the lowest loss at a budget, as a constant."""
+
         def loss(log_ratio: Scalar) -> Array:
-            tried = self._loss(still, budget, log_ratio)
+            tried = self.loss(law, budget, log_ratio)
             return jnp.where(jnp.isnan(tried), jnp.inf, tried)
 
-        # By the envelope theorem, the law's lowest loss has the law's derivatives at the constant optimum.
-        return self._loss(law, budget, jax.lax.stop_gradient(argmin_between(loss, *self.ratios)))
+        return jax.lax.stop_gradient(argmin_between(loss, *self.ratios))
 
-    def _loss(self, law: Law, budget: Array, log_ratio: Scalar) -> Array:
+    def loss(self, law: Law, budget: Array, log_ratio: Scalar) -> Array:
         """Return the loss at a budget for a model whose sizes are multiples of the typical run's."""
         given: dict[str, Scalar] = {**self.like, "flops": budget}
         if self.sizes:
@@ -107,7 +114,7 @@ def compute_table(
     """Return a table of runs, curves, target and chosen design with columns kind, family, flops, loss, low, high, level
     and method.
 
-    Runs are grouped into families by their ratio of total to active parameters. Each family has a curve: the law's
+    Runs are grouped into families by expansion (total / active parameters). Each family has a curve: the law's
     lowest loss at each budget among models with the proportions of the family's typical run, with the interval of the
     fit.
 
@@ -122,6 +129,38 @@ def compute_table(
     Raises:
       UserError: the law predicts no loss, or needs more than sizes, tokens and FLOPs to predict it.
     """
+    design = design or chosen or Design()
+    law, values = loss_law_of(fit, design)
+    spent = spent_on(values)
+    last = max(flops or 0.0, spent.max() * (1.0 if flops else BEYOND))
+    budgets = np.geomspace(spent.min() if loss is not None else last / 1e6, last, BUDGETS)
+    rows = []
+    families = families_of(values, spent) if loss is not None or chosen is None else []
+    for family in families:
+        if loss is not None:
+            rows += [
+                {"kind": RUN, "family": family.label, "flops": spent[i], **_ends(float(loss[i]), np.nan, np.nan)}
+                for i in family.rows
+            ]
+        rows += _curve(fit, law, least_of(values, family, budgets), family.label, level, flops)
+    if chosen is not None:
+        own = {name: one for name, one in values_of(chosen).items() if name != "flops" or name in values}
+        (family,) = families_of(own, spent_on(own))
+        if family.label not in (one.label for one in families):
+            # Runs have their own predictions at the target.
+            rows += _curve(fit, law, least_of(own, family, budgets), family.label, level, None if families else flops)
+        (ends,) = zip(*with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level), strict=True)
+        at = {"flops": float(spent_on(own)[0]), "flops_of_design": float(spent_on(values_of(chosen))[0])}
+        rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
+    return pd.DataFrame(rows).assign(level=level, method=method_of(fit))
+
+
+def loss_law_of(fit: FitResult | Law, design: Design) -> tuple[Law, dict[str, np.ndarray]]:
+    """Return a law of the loss, and the known fields of the runs.
+
+    Raises:
+      UserError: the law does not predict the loss from sizes and tokens, or the runs lack one of its inputs.
+    """
     law = fit.law if isinstance(fit, FitResult) else fit
     output = fit.output if isinstance(fit, FitResult) else next(iter(law.outputs))
     if output != "loss" or "num_layers" in law.inputs:
@@ -129,36 +168,14 @@ def compute_table(
             f"The figure needs a law that predicts the loss from size and tokens, such as chinchilla; "
             f"{type(law).__name__} does not."
         )
-    design = design or chosen or Design()
-    values = _values(design)
+    values = values_of(design)
     if missing := [name for name in law.inputs if name not in values and value_of(design, name) is None]:
         raise UserError(f"The runs have no {', '.join(missing)}, which the law reads; give a table with these columns.")
-    spent = _spent(values)
-    last = max(flops or 0.0, spent.max() * (1.0 if flops else BEYOND))
-    budgets = np.geomspace(spent.min() if loss is not None else last / 1e6, last, BUDGETS)
-    rows = []
-    families = _families(values, spent) if loss is not None or chosen is None else []
-    for family in families:
-        if loss is not None:
-            rows += [
-                {"kind": RUN, "family": family.label, "flops": spent[i], **_ends(float(loss[i]), np.nan, np.nan)}
-                for i in family.rows
-            ]
-        rows += _curve(fit, law, _least(values, family, budgets), family.label, level)
-    if chosen is not None:
-        own = {name: one for name, one in _values(chosen).items() if name != "flops" or name in values}
-        (family,) = _families(own, _spent(own))
-        if family.label not in (one.label for one in families):
-            rows += _curve(fit, law, _least(own, family, budgets), family.label, level)
-        (ends,) = zip(*_with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level), strict=True)
-        at = {"flops": float(_spent(own)[0]), "flops_of_design": float(_spent(_values(chosen))[0])}
-        rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
-    if flops:
-        rows.append({"kind": TARGET, "family": "", "flops": flops, **_ends(np.nan, np.nan, np.nan)})
-    return pd.DataFrame(rows).assign(level=level, method=fit.method if isinstance(fit, FitResult) else "")
+    return law, values
 
 
-def _values(design: Design) -> dict[str, np.ndarray]:
+def values_of(design: Design) -> dict[str, np.ndarray]:
+    """Return the known fields of runs as arrays, keyed by name."""
     return {name: np.atleast_1d(np.asarray(one, np.float64)) for name, one in known(design).items()}
 
 
@@ -171,18 +188,29 @@ def _sizes(values: Mapping[str, np.ndarray]) -> str:
     return ", ".join(written.values())
 
 
-def _curve(fit: FitResult | Law, law: Law, least: _Least, family: str, level: float) -> list[dict[str, str | float]]:
-    every = zip(least.budgets, *_with_interval(fit, law, least, level), strict=True)
-    return [{"kind": CURVE, "family": family, "flops": budget, **_ends(*ends)} for budget, *ends in every]
+def _curve(
+    fit: FitResult | Law, law: Law, least: Least, family: str, level: float, target: float | None
+) -> list[dict[str, str | float]]:
+    """Return the rows of a curve, and of its prediction at the target budget, if any."""
+    kinds = [CURVE] * len(least.budgets) + [TARGET] * bool(target)
+    least = replace(least, budgets=np.append(least.budgets, target or []))
+    every = zip(kinds, least.budgets, *with_interval(fit, law, least, level), strict=True)
+    return [{"kind": kind, "family": family, "flops": budget, **_ends(*ends)} for kind, budget, *ends in every]
 
 
 def _ends(loss: float, low: float, high: float) -> dict[str, float]:
     return {"loss": loss, "low": low, "high": high}
 
 
-def _with_interval(
+def method_of(fit: FitResult | Law) -> str:
+    """Return the method of a fit's intervals, as text; empty for a law."""
+    return fit.method if isinstance(fit, FitResult) else ""
+
+
+def with_interval(
     fit: FitResult | Law, law: Law, least: Callable[[Law], Array], level: float
 ) -> tuple[np.ndarray, ...]:
+    """Return each number of a functional with both ends of its interval, which are NaN without an uncertainty."""
     if isinstance(fit, FitResult) and fit.uncertainty is not None:
         return intervals(fit, least, level)[:3]
     with float64():
@@ -190,7 +218,7 @@ def _with_interval(
     return middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)
 
 
-def _spent(values: dict[str, np.ndarray]) -> np.ndarray:
+def spent_on(values: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the FLOPs of runs: the table's FLOPs, or else 6 per active parameter and token."""
     if "flops" in values:
         return values["flops"]
@@ -202,23 +230,20 @@ def _spent(values: dict[str, np.ndarray]) -> np.ndarray:
     return FLOPS_PER_PARAM_AND_TOKEN * active * values["tokens"]
 
 
-def _families(values: dict[str, np.ndarray], spent: np.ndarray) -> list[_Family]:
-    """Group runs by total / active parameters. A family's typical run is the largest run of its middle level."""
+def families_of(values: Mapping[str, np.ndarray], spent: np.ndarray) -> list[Family]:
+    """Group runs by expansion. A family's typical run is the largest run of its middle level."""
     ratio = np.ones(len(spent))
     if {"params_total", "params_active"} <= {*values}:
         ratio = values["params_total"] / values["params_active"]
     families = []
-    for own in split_into_classes(np.unique(ratio)):
-        rows = np.flatnonzero((ratio >= own[0][0]) & (ratio <= own[-1][-1]))
-        middle = own[len(own) // 2]
-        (inside,) = np.nonzero((ratio >= middle[0]) & (ratio <= middle[-1]))
-        like = inside[np.argmax(spent[inside])]
-        words = "dense" if own[-1][-1] <= DENSE else f"total/active {range_of(own)}"
-        families.append(_Family(words, rows, {name: float(one[like]) for name, one in values.items()}))
+    for own in groups_of(ratio):
+        like = own.middle[np.argmax(spent[own.middle])]
+        families.append(Family(own.label, own.rows, {name: float(one[like]) for name, one in values.items()}))
     return families
 
 
-def _least(values: dict[str, np.ndarray], family: _Family, budgets: np.ndarray) -> _Least:
+def least_of(values: Mapping[str, np.ndarray], family: Family, budgets: np.ndarray) -> Least:
+    """Return a family's lowest loss at every budget, as a function of the law."""
     like, sizes = family.like, [name for name in SIZES if name in values]
     main = "params_active" if "params_active" in like else "params_total"
     # FLOPs counted layer by layer are a multiple of 6·N·D; the curve keeps the run's multiple.
@@ -229,56 +254,54 @@ def _least(values: dict[str, np.ndarray], family: _Family, budgets: np.ndarray) 
     if sizes:
         smallest, largest = values[main].min() / REACH, values[main].max() * REACH
         ratios = (math.log(smallest / like[main]), math.log(largest / like[main]))
-    return _Least(like, sizes, main, counted, budgets, ratios)
+    return Least(like, sizes, main, counted, budgets, ratios)
 
 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:
-    """Draw the table of ``compute_table``: points, curves with bands, and the target budget as a dotted line."""
+    """Draw the table of ``compute_table``: points, curves with bands, predictions at the target budget, a design."""
     table = inputs.table
-    curves, runs, chosen = (table[table["kind"] == kind] for kind in (CURVE, RUN, CHOSEN))
+    curves, runs, chosen, target = (table[table["kind"] == kind] for kind in (CURVE, RUN, CHOSEN, TARGET))
     families = list(dict.fromkeys(curves["family"]))
+    # A design's own curve has the color of its star.
+    grouped = list(dict.fromkeys(runs["family"])) if len(runs) else families[:1]
+    colors = dict.fromkeys(families, INK) | dict(zip(grouped, classes(len(grouped)), strict=True))
     lost, banded = False, False
     # Curves are drawn after all points, so that points do not hide them.
-    points_of, lines_of = list[Series](), list[Series]()
+    points_of, lines_of, legend = list[Series](), list[Series](), list[Series]()
     alike = len(families) > 1 and _same_curves(curves, families)
     level = in_percent(float(table["level"].iloc[0])) if "level" in table else ""
-    for family, color in zip(families, classes(len(families)), strict=True):
+    for family, color in colors.items():
         points, line = runs[runs["family"] == family], curves[curves["family"] == family].sort_values("flops")
-        low, high = (column(line, name) if name in line else np.full(len(line), np.nan) for name in ("low", "high"))
+        low, high = interval_in(line)
         lost |= bool(np.isnan(low).any())
         banded |= not np.isnan(low).all()
+        mark = "dashed" if np.isnan(low).all() else "line"
         if len(points):
             x, y = column(points, "flops"), column(points, "loss")
-            points_of.append(Series(label=family, x=x, y=y, mark="points", color=color))
+            points_of.append(Series(label=family, x=x, y=y, mark="points", color=color, in_legend=alike))
         if alike and family != families[-1]:
             continue
-        lines_of.append(
-            Series(
-                label=f"{'all families' if alike else family}, lowest loss",
-                x=column(line, "flops"),
-                y=column(line, "loss"),
-                low=low,
-                high=high,
-                mark="dashed" if np.isnan(low).all() else "line",
-                color=INK if alike else color,
-                width=1.1,
-                in_legend=not len(points),
-            )
-        )
+        label, drawn = ("all families", INK) if alike else (family, color)
+        x, y = column(line, "flops"), column(line, "loss")
+        least = Series(label=f"{label}, lowest loss", x=x, y=y, low=low, high=high, mark=mark, color=drawn, width=1.1)
+        lines_of.append(replace(least, in_legend=False))
+        if not alike:
+            legend.append(Series(label=label, x=[], y=[], mark="joined" if len(points) else mark, color=drawn))
+        for _, one in target[target["family"] == family].iterrows():
+            lines_of.append(_marked(f"{label}, predicted at the target", one, "open", drawn))
     series = points_of + lines_of
-    color = INK if alike else MUTED if len(families) > 1 else BLUE
+    color = INK if alike else MUTED if len(families) > 1 else colors[families[0]]
     mark = "line" if banded else "dashed"
-    legend = [Series(label="lowest loss by the law", x=[], y=[], mark=mark, color=color)] if len(runs) else []
+    if len(runs):
+        legend.append(Series(label="lowest loss by the law", x=[], y=[], mark=mark, color=color))
     if banded and level:
         legend.append(Series(label=f"{level} interval", x=[], y=[], mark="band", color=color))
-    top, bottom = _view(pd.concat([runs, chosen]), curves)
-    for flops in column(table[table["kind"] == TARGET], "flops"):
+    top, bottom = _view(pd.concat([runs, chosen, target]), curves)
+    for flops in np.unique(column(target, "flops")):
         label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", color=INK))
-    for label, own in chosen.groupby("family"):
-        low, high = (column(own, name) if name in own else None for name in ("low", "high"))
-        x, y = column(own, "flops"), column(own, "loss")
-        series.append(Series(label=f"design: {label}", x=x, y=y, low=low, high=high, mark="stars", color=INK))
+    for _, one in chosen.iterrows():
+        series.append(replace(_marked(f"design: {one['family']}", one, "stars", INK), in_legend=True))
     method = str(table["method"].iloc[0]) if "method" in table else ""
     bands = f"{level} intervals, {method}".strip(" ,")
     band = f"Bands are {bands}." + (" Dashed lines have none." if lost else "")
@@ -286,10 +309,12 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         band = "There are no intervals: lines are dashed."
     if alike:
         band = f"The law gives all families the same line. {band}"
+    named = any(str(family).startswith("expansion") for family in table["family"])
+    at = " Numbers on the right are the predicted losses at the target budget" + ", with intervals" * banded + "."
     said = (
         "A line shows the law's lowest loss at each budget: the size varies with the proportions of the family's "
-        f"typical run, and the remaining budget gives the tokens. {band} A run lies above its line because its size is "
-        f"not optimal, or because of noise.{_about(chosen, level)}"
+        f"typical run, and the remaining budget gives the tokens. {band}{at * bool(len(target))} A run lies above its "
+        f"line because its size is not optimal, or because of noise.{f' {MEANING}' * named}{_about(chosen, level)}"
     )
     return figure(
         "Loss against compute, with the law",
@@ -297,6 +322,31 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         [Panel(x=FLOPS, y=replace(LOSS, scale="log"), series=series, ylim=(bottom, top), legend=legend)],
         columns=1,
         height=3.6,
+    )
+
+
+def interval_in(rows: DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return the columns ``low`` and ``high``, or NaN."""
+    low, high = (column(rows, name) if name in rows else np.full(len(rows), np.nan) for name in ("low", "high"))
+    return low, high
+
+
+def _marked(label: str, row: Any, mark: str, color: str) -> Series:
+    """Return a point with its error bar, and with its loss and interval as text."""
+    loss, low, high = (float(row.get(name, np.nan)) for name in ("loss", "low", "high"))
+    words = f"{loss:#.4g}"
+    if math.isfinite(low) and math.isfinite(high):
+        words += f" [{low:#.4g}, {high:#.4g}]"
+    return Series(
+        label=label,
+        x=[float(row["flops"])],
+        y=[loss],
+        low=[low],
+        high=[high],
+        mark=mark,
+        color=color,
+        words=words,
+        in_legend=False,
     )
 
 

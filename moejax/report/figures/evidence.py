@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from moejax.errors import UserError
+from moejax.fit.answers import asked_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import ends
@@ -22,7 +23,7 @@ from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
 from moejax.report.mathml import greek
-from moejax.wording import did_you_mean
+from moejax.wording import did_you_mean, listed
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
@@ -61,25 +62,43 @@ def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functio
     return pd.concat(parts) if parts else pd.DataFrame({"estimand": [], "value": [], "rise": [], "limit": []})
 
 
-def influence_table(result: FitResult, read: ReadRuns, name: str | None = None) -> pd.DataFrame:
-    """Return the first-order change of a coefficient, by default the last, when each run is removed.
+def influence_table(
+    result: FitResult,
+    read: ReadRuns,
+    name: str | None = None,
+    *,
+    decide: Sequence[Mapping[str, float]] = (),
+    predict: Sequence[Mapping[str, float]] = (),
+) -> pd.DataFrame:
+    """Return the first-order change of an estimand, by default the last coefficient, when each run is removed.
+
+    Args:
+      name: name or symbol of a coefficient, a decision or a predicted output.
+      decide: given quantities of decisions, such as ``{"flops": 1e22}``.
+      predict: quantities of runs to predict.
 
     Raises:
-      UserError: the runs do not determine this coefficient, or any coefficient.
+      UserError: there is no such estimand, it is given at several quantities, or the runs do not determine it.
     """
     determined = coefficients(result)
-    if not determined:
+    if name is None and not determined:
         raise UserError("The runs determine no coefficient of this fit, so influences are undefined; fit more runs.")
     name = name or next(reversed(determined))
-    if name not in determined:
+    asked = asked_of(
+        type(result.law), result.output, tuple(result.fixed), decide=decide, predict=predict, influence=[name]
+    )
+    one, *others = asked.influences
+    if others:
+        raise UserError(f"{name} is asked at {listed(each.where for each in asked.influences)}; give one of them.")
+    if one.name in result.coefficients and one.name not in determined:
         raise UserError(
             f"The runs determine no coefficient {name!r} of this fit; {did_you_mean(name, list(determined))}"
         )
-    (change,) = influence_of(result, read.runs, determined[name])
+    (change,) = influence_of(result, read.runs, one.functional)
     return pd.DataFrame(
         {
             "run": labels(read),
-            "estimand": name,
+            "estimand": one.title if one.given else one.name,
             "estimate": change.value,
             "if_removed": np.asarray(change.if_removed, np.float64),
         }
@@ -92,9 +111,10 @@ def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
 
 
 def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
-    """Return a table of fitted runs with measurement, prediction and the law's inputs."""
+    """Return a table of fitted runs: measurement, prediction, the law's inputs, and FLOPs and expansion if known."""
     kept = runs.where(runs.weight > 0)
-    inputs = {name: value_of(kept.design, name) for name in type(result.law).inputs}
+    names = dict.fromkeys((*type(result.law).inputs, "flops", "expansion"))
+    inputs = {name: value for name in names if (value := value_of(kept.design, name)) is not None}
     return pd.DataFrame(
         {
             "law": type(result.law).__name__,

@@ -182,7 +182,9 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
             if phase != TRUNK:
                 axes.plot(own["tokens"].iloc[0], own["smoothed"].iloc[0], "|", color=color, markersize=9)
             if "validation_loss" in own and (held := own[own["validation_loss"].notna()]).shape[0]:
-                axes.plot(held["tokens"], held["validation_loss"], markers[run], color=color, markerfacecolor="none")
+                face = "none" if phase == TRUNK else color
+                style: dict[str, Any] = {"marker": markers[run], "markerfacecolor": face, "linewidth": 0.8}
+                axes.plot(held["tokens"], held["validation_loss"], color=color, linestyle=line, **style)
     losses = np.sort(np.concatenate([column(table, name) for name in ("smoothed", "validation_loss") if name in table]))
     losses, cut = losses[np.isfinite(losses)], ""
     if len(losses):
@@ -191,6 +193,9 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
         axes.set_ylim(low - margin, high + margin)
         if losses[-1] > high + margin:
             cut = f" Losses above {high + margin:.2f}, up to {losses[-1]:.2f}, are outside the axis."
+            axes.text(
+                0.98, 0.97, cut.strip(), transform=axes.transAxes, ha="right", va="top", fontsize=7.5, color=MUTED
+            )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     axes.set(xlabel="training tokens", ylabel="loss, nats/token")
     handles = []
@@ -208,12 +213,14 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
             )
             for run, color in colors.items()
         ]
+    of_branches = branched and validated and bool(table["validation_loss"][table["phase"] != TRUNK].notna().any())
     handles += [
         Line2D([], [], color=MUTED, label=label, **MARKS[mark])
         for label, mark, shown in (
             ("training loss, smoothed", "line", True),
             ("branch with decaying learning rate", "dashed", branched),
             ("validation loss", "open", validated),
+            ("validation loss of a branch", "points", of_branches),
         )
         if shown
     ]
@@ -222,7 +229,7 @@ def losses_over_tokens(inputs: FigureInputs) -> Figure:
     )
     shown = f"{runs[0]}, one" if len(runs) == 1 else f"{len(runs):,}"
     branches = " Dashed lines are branches with a decaying learning rate, from the tick on their trunk to their budget."
-    circles = " Open markers are the validation loss."
+    circles = " Open markers are the validation loss" + ", filled ones that of a branch" * of_branches + "."
     ramp = f" Colors follow the order of the {len(runs)} runs in the data."
     return Figure(
         "Loss over tokens",

@@ -26,6 +26,7 @@ from moejax.report.figures.style import (
     SEQUENTIAL,
     colored,
     grid,
+    labels_at,
     legend_columns,
     lines_of,
     markers_of,
@@ -53,7 +54,7 @@ class Axis:
 LOSS = Axis("loss_nats_per_token", "loss, nats/token")
 TOTAL = Axis("params_total", "total parameters", "quantity")
 ACTIVE = Axis("params_active", "active parameters", "quantity")
-EXPANSION = Axis("expansion", "G = total/active", "log")
+EXPANSION = Axis("expansion", "expansion, total / active", "log")
 TOKENS = Axis("tokens", "training tokens", "quantity")
 FLOPS = Axis("flops", "training FLOPs", "log")
 SPARSITY = Axis("sparsity", "sparsity, idle share of experts")
@@ -90,6 +91,8 @@ class Series:
     low: ArrayLike | None = None
     """Lower end of a band around the line, or of each point's error bar; ``high`` is the upper end; NaN for none."""
     high: ArrayLike | None = None
+    words: str = ""
+    """Text at the right edge of the panel, connected to the last point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,19 +225,19 @@ Style = Callable[[Series], dict[str, Any]]
 
 
 def _styles(panels: Sequence[Panel | Field]) -> Style:
-    """Return the styles of a figure. Each color also has its own marker and, if no line is dashed or dotted for
-    another reason, its own line style, so that the figure can be read without colors.
+    """Return the styles of a figure. Each color also has its own marker and, if no line is dashed for another reason,
+    its own line style, so that the figure can be read without colors.
     """
     every = [series for panel in panels for series in _all(panel) if np.size(series.x)]
     markers = markers_of(one.color for one in every if MARKS[one.mark].get("marker") == "o")
-    is_free = {"dashed", "dotted"}.isdisjoint(one.mark for one in every)
+    is_free = all(one.mark != "dashed" for one in every)
     lines = lines_of(one.color for one in every if one.mark == "line") if is_free else {}
 
     def style(series: Series) -> dict[str, Any]:
         found = dict(MARKS[series.mark])
         if found.get("marker") == "o":
             found["marker"] = markers.get(series.color, "o")
-        if series.mark == "line":
+        if series.mark in ("line", "joined"):
             found["linestyle"] = lines.get(series.color, "-")
         return found
 
@@ -264,6 +267,9 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Artist], most: float, styl
         _same_axes(axes, panel)
     if panel.ylim:
         axes.set_ylim(panel.ylim)
+    if named := [one for one in panel.series if one.words]:
+        ends = [(float(np.ravel(one.x)[-1]), float(np.ravel(one.y)[-1])) for one in named]
+        labels_at(axes, [(end, one.words, one.color) for end, one in zip(ends, named, strict=True)])
     for words, height, side in ((panel.note, 0.97, "top"), (panel.corner, 0.03, "bottom")):
         if words:
             axes.text(0.98, height, words, transform=axes.transAxes, ha="right", va=side, fontsize=7.5, color=MUTED)

@@ -20,7 +20,8 @@ from moejax.interval import in_percent
 from moejax.laws.design import FIELDS
 from moejax.laws.law import LOSS, with_unit
 from moejax.report.figures.figure import Figure, FigureInputs, column
-from moejax.report.figures.panels import ACTIVE, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, figure
+from moejax.report.figures.groups import MEANING, groups_of
+from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
 from moejax.report.findings import Findings, is_mixture
 from moejax.run_table import DataFrame
@@ -145,46 +146,57 @@ def _equality(table, title: str, roles: tuple[str, ...]) -> Panel:
     return Panel(x=axes[0], y=axes[1], series=series, title=title, diagonal=True, corner=note)
 
 
-KNOWN = {axis.column: axis for axis in (ACTIVE, TOTAL, TOKENS, FLOPS)}
+KNOWN = {axis.column: axis for axis in (ACTIVE, TOTAL, TOKENS, FLOPS, EXPANSION)}
 WIDE = 5.0
 """Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 
 
 def through_runs(inputs: FigureInputs) -> Figure:
-    """Draw predictions against measurements, and both against each input of the law that varies."""
+    """Draw predictions against measurements, and residuals against each input of the law, FLOPs and expansion."""
     table = inputs.table
     measured, predicted = column(table, "measured"), column(table, "predicted")
-    output = str(table["output"].iloc[0])
-    words = with_unit(output)
-    varying = [name for name in FIELDS if name in table and np.ptp(column(table, name)) > 0]
-    equality = Series(label="runs", x=measured, y=predicted, mark="points", color=BLUE, in_legend=False)
-    error = float(np.sqrt(np.mean((predicted - measured) ** 2)))
+    words = with_unit(str(table["output"].iloc[0]))
+    residual = measured - predicted
+    error = float(np.sqrt(np.mean(residual**2)))
+    over = [name for name in (*FIELDS, "expansion") if name in table and _varies(column(table, name))]
+    groups = groups_of(column(table, "expansion")) if "expansion" in over else []
+    points = [(one.label, one.color, one.rows) for one in groups] or [("runs", BLUE, np.arange(len(table)))]
     panels = [
         Panel(
             x=Axis("measured", f"measured {words}"),
             y=Axis("predicted", f"predicted {words}"),
-            series=[equality],
+            series=_points_of(points, measured, predicted),
             title="Predicted and measured",
             diagonal=True,
             corner=f"RMSE {error:.4g}",
         )
     ]
-    for name in varying:
+    unit = words.partition(", ")[2]
+    for name in over:
         x = column(table, name)
-        order = np.argsort(x, kind="stable")
-        series = [
-            Series(label="measured", x=x[order], y=measured[order], mark="points", color=BLUE),
-            Series(label="predicted by the law", x=x[order], y=predicted[order], mark="open", color=ORANGE),
-        ]
-        panels.append(Panel(x=_axis(name, x), y=Axis(output, words), series=series, title=f"Over {_words(name)}"))
+        y = Axis("residual", f"measured − predicted{f', {unit}' if unit else ''}")
+        panels.append(
+            Panel(
+                x=_axis(name, x), y=y, series=_points_of(points, x, residual), title=f"Over {_words(name)}", level=0.0
+            )
+        )
     return figure(
         f"{table['law'].iloc[0]} through its runs",
-        f"{len(table)} runs. Points on the line are predicted exactly; residuals with a trend over an input show "
-        f"that the law's form does not describe its effect.{inputs.whose}",
+        f"{len(table)} runs. First panel: points on the line are predicted exactly. Other panels: residuals with a "
+        "trend over an input, or of one sign in a group, show that the law's form does not describe its effect."
+        f"{f' {MEANING}' * bool(groups)}{inputs.whose}",
         panels,
         columns=2,
         height=2.8,
     )
+
+
+def _varies(values: np.ndarray) -> bool:
+    return bool(np.ptp(values) > 1e-9 * np.abs(values).max())
+
+
+def _points_of(points: Sequence[tuple[str, str, np.ndarray]], x: np.ndarray, y: np.ndarray) -> list[Series]:
+    return [Series(label=label, x=x[rows], y=y[rows], mark="points", color=color) for label, color, rows in points]
 
 
 def _axis(name: str, values: np.ndarray) -> Axis:
@@ -195,7 +207,7 @@ def _axis(name: str, values: np.ndarray) -> Axis:
 
 
 def _words(name: str) -> str:
-    return KNOWN[name].words if name in KNOWN else name.replace("_", " ")
+    return KNOWN[name].words.partition(",")[0] if name in KNOWN else name.replace("_", " ")
 
 
 MANY = 1500

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
-from moejax.fit.runs import budgets
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
+from moejax.report.figures.groups import MEANING, groups_of, range_of, split_into_classes
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, figure
 from moejax.report.figures.style import (
     INK,
@@ -24,15 +24,12 @@ from moejax.report.figures.style import (
     markers_of,
     quantity_axis,
 )
-from moejax.report.findings import Findings, experts, frontier, is_mixture
+from moejax.report.findings import Findings, budget_frontier, experts, is_mixture
 from moejax.run_table import DataFrame
 
-BY = ("sparsity", "expansion", "active_experts", "params_active")
+BY = ("expansion", "sparsity", "active_experts", "params_active")
 """Candidate columns for the color: the first that varies by more than ``CLEARLY``, or else the first that varies."""
 CLEARLY = 1.25
-CLASSES = 5
-EQUAL = 0.02
-"""Relative difference within which values of the color column count as equal."""
 POINTS = 2000
 """Maximum number of points; a larger table is sampled evenly, and every run of the frontier is kept."""
 
@@ -42,7 +39,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     loss is at most that of every smaller budget."""
     table = inputs.table[["loss", "flops", *[name for name in BY if name in inputs.table]]]
     table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
-    best = frontier(_best_of_budgets(table), "flops")
+    best = budget_frontier(table)
     shown = table if len(table) <= POINTS else table.iloc[np.unique(np.linspace(0, len(table) - 1, POINTS).astype(int))]
     series = _by_class(shown)
     line = len(best) > 1  # A line of one run would be invisible.
@@ -59,20 +56,14 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
     return figure(
         "Loss against compute",
-        "Every run; the line joins the runs with the lowest loss of their compute budget." + sampled + inputs.whose,
+        "Every run; the line joins the runs with the lowest loss of their compute budget."
+        + f" {MEANING}" * any(one.label.startswith("expansion") for one in series)
+        + sampled
+        + inputs.whose,
         [Panel(x=FLOPS, y=LOSS, series=series)],
         columns=1,
         height=3.4,
     )
-
-
-def _best_of_budgets(table: DataFrame) -> DataFrame:
-    """Return the run with the lowest loss of each compute budget. FLOPs of a budget differ slightly, for example after
-    rounding of tokens."""
-    if table.empty:
-        return table
-    budget, _ = budgets(column(table, "flops"))
-    return table.iloc[np.lexsort((column(table, "loss"), budget))].groupby(np.sort(budget)).head(1)
 
 
 def _by_class(table: DataFrame) -> list[Series]:
@@ -83,6 +74,8 @@ def _by_class(table: DataFrame) -> list[Series]:
     name = next(clearly, varied[0] if varied else None)
     if name is None:
         return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
+    if name == "expansion":
+        return by_expansion(table)
     classed = split_into_classes(np.asarray(ordered(table[name].dropna())))
     series = []
     for own, color in zip(classed, classes(len(classed)), strict=True):
@@ -92,19 +85,13 @@ def _by_class(table: DataFrame) -> list[Series]:
     return series
 
 
-def split_into_classes(values: np.ndarray) -> list[list[np.ndarray]]:
-    """Split ascending values into up to ``CLASSES`` lists of levels.
-
-    Neighboring values form a level if they differ by at most ``EQUAL``: a nominal 6 may be 5.99 or 6.01.
-    """
-    levels = np.split(values, np.flatnonzero(np.diff(values) > EQUAL * np.abs(values[1:])) + 1)
-    parts = np.array_split(np.arange(len(levels)), min(CLASSES, len(levels)))
-    return [levels[part[0] : part[-1] + 1] for part in parts]
-
-
-def range_of(levels: list[np.ndarray]) -> str:
-    """Return the medians of a class's first and last level, as text."""
-    return " to ".join(dict.fromkeys(format(float(np.median(level)), 3) for level in (levels[0], levels[-1])))
+def by_expansion(table: DataFrame) -> list[Series]:
+    """Return points of loss over FLOPs for each group of runs with about the same expansion."""
+    x, y = column(table, "flops"), column(table, "loss")
+    return [
+        Series(label=one.label, x=x[one.rows], y=y[one.rows], mark="points", color=one.color)
+        for one in groups_of(column(table, "expansion"))
+    ]
 
 
 MODELS = 200
@@ -135,7 +122,7 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
         dense, color = not own["_mixture"].iloc[0], colors[own["model_dim"].iloc[0]]
         style: dict[str, Any] = {"linestyle": "--", "markerfacecolor": PAPER} if dense else {}
         axes.plot(own["tokens"], own["loss"], color=color, marker=markers[color], **style)
-        ends.append((float(own["loss"].iloc[-1]), str(name), color))
+        ends.append(((float(own["tokens"].iloc[-1]), float(own["loss"].iloc[-1])), str(name), color))
     axes.set_xscale("log")
     tokens = sorted(runs["tokens"].unique())
     quantity_axis(axes.xaxis, tokens)
@@ -144,9 +131,8 @@ def loss_vs_tokens(findings: Findings) -> Figure | None:
         axes.set_xlim(tokens[0] / 1.07, tokens[-1] * 1.03)
     axes.set(xlabel="training tokens", ylabel="validation loss, nats/token")
     if len(ends) <= LABELED:
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high)
-        labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
+        axes.set_ylim(axes.get_ylim())
+        labels_at(axes, ends)
     keys = [
         Line2D([], [], color=color, marker=markers[color], label=f"width {_range(own)}")
         for own in ranges

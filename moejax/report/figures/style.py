@@ -17,6 +17,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import offset_copy
 
 from moejax.result import size
 
@@ -173,18 +174,25 @@ def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> No
     axis.set_tick_params(which="minor", length=0)
 
 
-def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colors: Sequence[str], size: float) -> None:
-    """Print labels at the right edge at heights in data units, moved apart to avoid overlaps.
+GAP_POINTS = 12.0
+"""Distance of labels from the axes, in points."""
+LABEL = 1 / 22
+"""Smallest distance between two labels, as a share of the height of the axes."""
 
-    ``size`` is the minimum distance between two labels, in data units.
-    """
-    for height, text, color, place in zip(heights, texts, colors, spread(heights, size), strict=True):
+
+def labels_at(axes: Axes, labels: Sequence[tuple[tuple[float, float], str, str]]) -> None:
+    """Print labels, given by point, text and color, at the right edge, moved apart to avoid overlaps. The limits of the
+    axes must be final."""
+    # The distance in points does not change with the width, so that the layout is the same after every drawing.
+    right = offset_copy(axes.transAxes, axes.get_figure(root=True), x=GAP_POINTS, units="points")
+    points = [point for point, *_ in labels]
+    heights = axes.transAxes.inverted().transform(axes.transData.transform(points))[:, 1].tolist()
+    for (point, text, color), place in zip(labels, spread(heights, LABEL), strict=True):
         axes.annotate(
             text,
-            xy=(1.0, height),
-            xytext=(1.03, place),
-            xycoords=axes.get_yaxis_transform(),
-            textcoords=axes.get_yaxis_transform(),
+            xy=point,
+            xytext=(1.0, place),
+            textcoords=right,
             color=color,
             va="center",
             fontsize=7.5,
