@@ -111,7 +111,7 @@ def _remove_if_empty(folder: Path) -> None:
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
     """Create a folder if needed, and remove it at the end if it was created and nothing was written into it."""
-    if folder.exists():
+    if folder.is_dir():
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)

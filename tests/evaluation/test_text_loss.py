@@ -98,7 +98,7 @@ def test_text_that_cannot_be_evaluated_is_a_sentence(weights, tmp_path, capsys):
         (["--text", str(tmp_path / "missing.txt"), "--tokenizer", "bytes"], "There is no file or folder"),
         (["--text", str(tmp_path / "text.txt")], "contains no tokenizer"),
         (["--text", str(tmp_path / "text.txt"), "--tasks", "piqa"], "exclude each other"),
-        ([], "give --text, --tasks or --suite"),
+        ([], "give --tasks, --suite or --text"),
     ]:
         assert main(["eval", str(weights), *words]) == 2
         assert said in capsys.readouterr().err

@@ -35,7 +35,7 @@ class EvalCommand(Command, name="eval"):
     """Measure a trained or converted model's loss on text, or run tasks of lm-evaluation-harness (pip install
     'moejax[eval]')."""
 
-    ONE_OF = ("text", "tasks", "suite")
+    ONE_OF = ("tasks", "suite", "text")
 
     model: str = argument(
         "folder of a training run, a checkpoint in it, weights, or a Hugging Face checkpoint", metavar="DIR"
