@@ -60,7 +60,7 @@ def test_laws_as_good_as_each_other_are_a_tie_and_the_simplest_is_named(found):
     tied = dataclasses.replace(found, laws=(best, plain))
     assert len(other.fit.coefficients) < len(best.fit.coefficients)
     assert (tied.selection.trusted, tied.selection.preferred) == (None, "chinchilla")
-    assert "the simplest of them is chinchilla, with 5 coefficients" in tied.verdict
+    assert "Of these laws, chinchilla is the simplest, with 5 coefficients" in tied.verdict
     assert tied.selection.tied == ("chinchilla",)
     assert "do not distinguish effective_params from chinchilla" in tied.verdict
     assert tied.to_json()["trusted"] is None
@@ -83,7 +83,7 @@ def test_a_law_whose_aicc_is_7_higher_is_not_preferred(found):
     laws = (best, third, dataclasses.replace(other, held_out=best.held_out, fit=fit))
     tied = dataclasses.replace(found, laws=laws)
     assert tied.selection.preferred != "chinchilla"
-    assert "all runs together are evidence against chinchilla" in tied.verdict
+    assert "All runs together are evidence against chinchilla" in tied.verdict
 
 
 def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_error_decides(found):
@@ -94,10 +94,10 @@ def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_erro
     for laws in ((worse, close, best), (best, close, worse)):
         selection = choose(laws, found.reach)
         assert selection.preferred == "chinchilla"
-        assert (
-            "the simplest of them are chinchilla and kaplan, with 5 coefficients each, and of these chinchilla has"
-            in (selection.sentence)
+        said = (
+            "chinchilla and kaplan are the simplest, with 5 coefficients each; chinchilla has the lowest held-out error"
         )
+        assert said in selection.sentence
 
 
 @pytest.mark.parametrize("undetermined", [0, 1])
@@ -107,7 +107,7 @@ def test_the_law_to_fit_next_is_one_of_a_tie_that_these_runs_determine(found, un
     laws[undetermined] = dataclasses.replace(laws[undetermined], fit=lost)
     tied, other = dataclasses.replace(found, laws=tuple(laws)), laws[1 - undetermined].name
     assert tied.selection.preferred == other
-    assert f"the simplest of the determined laws is {other}" in tied.verdict
+    assert f"Of the other laws, {other} is the simplest" in tied.verdict
 
 
 def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all_runs(found):
@@ -220,7 +220,7 @@ def test_a_determined_law_of_a_tie_is_named_though_the_runs_do_not_determine_the
     selection = choose([dataclasses.replace(best, fit=lost), likely], found.reach)
     assert (selection.trusted, selection.preferred) == (None, "chinchilla")
     assert "do not determine some of them (effective_params: the data do not determine 1 coeff" in selection.sentence
-    assert "the simplest of the determined laws is chinchilla, with 5 coefficients" in selection.sentence
+    assert "Of the other laws, chinchilla is the simplest, with 5 coefficients" in selection.sentence
     assert selection.sentence.endswith("chinchilla also has the lowest AICc.")
 
 
@@ -351,7 +351,7 @@ def test_the_table_and_the_sentence_count_the_coefficients_that_were_fitted(foun
     best, other = found.laws
     tied = dataclasses.replace(found, laws=(best, as_good(other, best, fixed={"irreducible": 1.6})))
     (counted,) = (row[1] for row in tied.summary("").tables[0].cells() if row[0] == "chinchilla")
-    assert f"the simplest of them is chinchilla, with {counted} coefficients" in tied.verdict
+    assert f"Of these laws, chinchilla is the simplest, with {counted} coefficients" in tied.verdict
 
 
 def test_a_law_that_overflows_is_left_out_and_the_others_are_compared():

@@ -462,7 +462,8 @@ def test_losses_over_tokens_have_a_legend_of_runs_and_lines():
     figure = draw(PLOTS["loss"], example_of(PLOTS["loss"]))
     (legend,) = figure.drawing.legends
     names = [text.get_text() for text in legend.get_texts()]
-    assert names[2:] == ["training loss, smoothed", "branch with decaying learning rate", "validation loss"]
+    validated = ["validation loss", "validation loss of a branch"]
+    assert names[2:] == ["training loss, smoothed", "branch with decaying learning rate", *validated]
     assert figure.caption.startswith("Loss of 2 training runs over training tokens.")
 
 
@@ -766,12 +767,21 @@ def test_a_target_has_the_predicted_loss_of_each_group_with_its_interval(equal_c
 
 def test_a_design_s_curve_has_a_color_of_its_own(equal_compute):
     law, runs = equal_compute
-    chosen = Design(params_active=1e9, params_total=1.01e10, tokens=1e21 / 6e9)
+    chosen = Design(params_active=1e9, params_total=2e10, tokens=1e21 / 6e9)
     table = compute_table(law, runs.design, runs.loss, flops=1e21, chosen=chosen)
     (legend,) = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table)).drawing.legends
     names = zip(legend.get_texts(), legend.legend_handles, strict=True)
     colors = [handle.get_color() for text, handle in names if re.match("dense|expansion", text.get_text())]
     assert len(colors) == len(set(colors)) == 4
+    # Within 5 % of a group's expansion, the curve would hide the group's.
+    alike = compute_table(
+        law,
+        runs.design,
+        runs.loss,
+        flops=1e21,
+        chosen=Design(params_active=1e9, params_total=1.01e10, tokens=1e21 / 6e9),
+    )
+    assert alike.query("kind == 'best'")["family"].nunique() == 3
 
 
 def test_the_frontier_of_dense_runs_has_one_point_per_budget_and_the_law_s_panel_the_runs_of_its_budget(equal_compute):

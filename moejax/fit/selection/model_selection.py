@@ -236,23 +236,28 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
             f"({without_all}).",
         )
     if tied:
-        of_them = "them" if len(determined) == len(close) else "the others" if unlikely else "the determined laws"
-        lacking = f"the runs do not determine some of them ({without_all}); " if without_all else ""
-        more = min((law.fit.aicc - likeliest.fit.aicc for law in unlikely), default=0.0)
-        against = (
-            f"all runs together are evidence against {listed(law.name for law in unlikely)} (AICc higher than "
-            f"{likeliest.name}'s by {more:.3g}{' and more' * (len(unlikely) > 1)}); "
-            if unlikely
-            else ""
-        )
-        return selection(
-            f"a tie of {len(tied) + 1} laws",
+        said = [
             f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}), so no law is recommended "
-            f"{use}; {lacking}{against}"
-            f"{_agreed(best) if agreed else f'the simplest of {of_them} {_simplest(fewest)}'}"
-            f"{_likeliest(preferred, close)}.",
-        )
+            f"{use}."
+        ]
+        if without_all:
+            said.append(f"The runs do not determine some of them ({without_all}).")
+        if unlikely:
+            more = min(law.fit.aicc - likeliest.fit.aicc for law in unlikely)
+            said.append(
+                f"All runs together are evidence against {listed(law.name for law in unlikely)} (AICc higher than "
+                f"{likeliest.name}'s by {more:.3g}{' and more' * (len(unlikely) > 1)})."
+            )
+        if agreed:
+            said.append(
+                f"{best.name} has both the lowest held-out error and the lowest AICc, with {best.fit.free} "
+                "coefficients."
+            )
+        else:
+            others_or_all = "Of these laws" if len(determined) == len(close) else "Of the other laws"
+            said.append(f"{others_or_all}, {_simplest(fewest)}{_likeliest(preferred, close)}.")
+        return selection(f"a tie of {len(tied) + 1} laws", " ".join(said))
     if best.misses:
         return selection(
             "no law holds",
@@ -285,15 +290,12 @@ def _likeliest(preferred: Compared, close: Sequence[Compared]) -> str:
     return f"; {preferred.name} also has the lowest AICc" if lowest else ""
 
 
-def _agreed(best: Compared) -> str:
-    return f"{best.name} has both the lowest held-out error and the lowest AICc, with {best.fit.free} coefficients"
-
-
 def _simplest(fewest: Sequence[Compared]) -> str:
-    """Return a phrase that names the laws with the fewest coefficients, and the best of them."""
-    said = f"{listed([law.name for law in fewest])}, with {fewest[0].fit.free} coefficients"
+    """Return a clause that names the laws with the fewest coefficients, and the best of them."""
+    names, count = listed([law.name for law in fewest]), fewest[0].fit.free
     if len(fewest) == 1:
-        return f"is {said}"
+        return f"{names} is the simplest, with {count} coefficients"
+    said = f"{names} are the simplest, with {count} coefficients each"
     if len(equal := as_low(fewest)) > 1:
-        return f"are {said} each, and the held-out errors of {listed([law.name for law in equal])} are equal"
-    return f"are {said} each, and of these {fewest[0].name} has the lowest held-out error"
+        return f"{said}, and the held-out errors of {listed([law.name for law in equal])} are equal"
+    return f"{said}; {fewest[0].name} has the lowest held-out error of them"

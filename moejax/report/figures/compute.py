@@ -39,6 +39,8 @@ REACH = 1e3
 """Factor by which model sizes on a curve may be above the runs' largest size or below their smallest."""
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
+NEAR = 0.05
+"""Relative difference of expansion within which a design has no curve of its own beside a family's."""
 RUN, CURVE, TARGET, CHOSEN = "run", "best", "target", "design"
 
 
@@ -146,13 +148,17 @@ def compute_table(
     if chosen is not None:
         own = {name: one for name, one in values_of(chosen).items() if name != "flops" or name in values}
         (family,) = families_of(own, spent_on(own))
-        if family.label not in (one.label for one in families):
+        if all(abs(_expansion(family) / _expansion(one) - 1) > NEAR for one in families):
             # Runs have their own predictions at the target.
             rows += _curve(fit, law, least_of(own, family, budgets), family.label, level, None if families else flops)
         (ends,) = zip(*with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level), strict=True)
         at = {"flops": float(spent_on(own)[0]), "flops_of_design": float(spent_on(values_of(chosen))[0])}
         rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
     return pd.DataFrame(rows).assign(level=level, method=method_of(fit))
+
+
+def _expansion(family: Family) -> float:
+    return family.like.get("params_total", 1.0) / family.like.get("params_active", 1.0)
 
 
 def loss_law_of(fit: FitResult | Law, design: Design) -> tuple[Law, dict[str, np.ndarray]]:
@@ -377,5 +383,5 @@ def _view(runs: DataFrame, curves: DataFrame) -> tuple[float, float]:
     if "low" in curves and curves["low"].notna().any():
         low = min(low, max(float(curves["low"].min()), low - room))
         high = max(high, min(float(curves["high"].max()), high + room))
-    margin = 1 + 0.03 * (high / low - 1)
+    margin = 1 + 0.06 * (high / low - 1)
     return float(high * margin), float(low / margin)
