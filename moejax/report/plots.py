@@ -73,6 +73,8 @@ class Plot:
     """Name of the law that it draws, with published constants unless a fit of the same law is given."""
     columns: tuple[str, ...] = ()
     """Columns of the table that it reads."""
+    file: str = ""
+    """File of a command that contains the table."""
     from_runs: FromRuns | None = None
     """Functions that make its table by fits to a run table."""
     example: Callable[[], DataFrame] | None = None
@@ -128,6 +130,7 @@ PLOTS = by_name(
         name="held-out-ranges",
         draw=predictions.held_out_runs,
         columns=("split", "run", "output", "level", "measured", "predicted", "low", "high", "half_ranges"),
+        file="held_out.csv of `moejax fit --hold-out`",
         example=synthetic.held_out,
         shows="held-out runs with their prediction intervals",
     ),
@@ -266,7 +269,7 @@ def inputs_of(plot: Plot, *, law: Law | None = None, law_name: str = "", table: 
             table = with_structure(table)
     missing = [column for column in plot.columns if table is not None and column not in table]
     if plot.needs_table and (table is None or missing):
-        kind = "one, or a run table," if plot.from_runs else "one"
+        kind = plot.file or ("one, or a run table," if plot.from_runs else "one")
         what = f"has no column {some(missing, most=6)}" if missing else "is missing"
         raise UserError(
             f"{plot.name} ({plot.source}) needs a table with {', '.join(plot.columns)}, but the table {what}; give "
