@@ -129,9 +129,16 @@ def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = Fa
             built = max_tokens_within(problem, architecture, published)
             if built is not None and not built.broken and built.tokens >= 1:
                 candidates.append(built)
+        # Integers can reach some fixed values exactly, such as no shared experts.
+        candidates = [one for one in candidates if _holds_exactly(problem, one)] or candidates
         if candidates:
             return min(candidates, key=lambda one: one.goal(problem))
     return None
+
+
+def _holds_exactly(problem: Problem, built: Built) -> bool:
+    fixed = [one for one in problem.merged_constraints().values() if one.low == one.high]
+    return all(math.isclose(built.measures[one.name], one.low) for one in fixed if one.name in built.measures)
 
 
 def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool = False) -> Architecture:

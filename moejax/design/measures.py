@@ -99,8 +99,11 @@ def kv_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 
 
 def chip_hours(candidate: Candidate, assumptions: CostAssumptions) -> Any:
-    """Return the chip-hours of training."""
-    flops = training_flops(candidate, assumptions)
+    """Return the chip-hours of training at the assumed MFU, which does not count masked attention scores."""
+    flops = candidate.design.flops
+    if candidate.architecture is not None:
+        per_token = flops_per_token(candidate.architecture, assumptions.sequence_length).training_causal
+        flops = per_token * candidate.design.tokens
     return None if flops is None else flops / flops_per_hour(assumptions.chip_flops, assumptions.mfu)
 
 
@@ -116,7 +119,9 @@ def _of_shape(read: Callable[[Any], Any]) -> Callable[[Candidate, CostAssumption
 
 
 def _routed_share(candidate: Candidate, _: CostAssumptions) -> Any:
-    if candidate.architecture is None or not candidate.architecture.is_moe:
+    # The sizes of an MoE model may be traced, and those of a dense model are plain zeros.
+    experts = 0 if candidate.architecture is None else candidate.architecture.num_experts
+    if isinstance(experts, int | float) and not experts:
         return None
     return candidate.design.top_k / candidate.design.active_experts
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, restated
-from moejax.design.coordinates import Sizes, Space
+from moejax.design.coordinates import Coordinate, Sizes, Space
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.solve import CompiledProblem, Lane, Solved, local, output_of, solve
 from moejax.errors import UserError
@@ -232,7 +232,9 @@ def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) 
     program = problem.program
     point, measures = solved.points[lane], solved.measures[lane]
     with float64():
-        values = {c.name: float(c.plain(point[i])) for i, c in enumerate(program.coordinates)}
+        values = {
+            c.name: within_bounds(problem, c, float(c.plain(point[i]))) for i, c in enumerate(program.coordinates)
+        }
         values |= {name: math.exp(measures[len(point) + i]) for i, name in enumerate(program.measured)}
         candidate = problem.space.candidate(values)
         for name, measure in MEASURES.items():
@@ -249,6 +251,14 @@ def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) 
         unidentified=(),
         agreeing=agreeing,
     )
+
+
+def within_bounds(problem: Problem, coordinate: Coordinate, value: float) -> float:
+    """Return a coordinate's value without the rounding error by which it is outside its bounds."""
+    bound = problem.merged_constraints().get(coordinate.name, Constraint(name=coordinate.name))
+    # A logarithmic coordinate is never 0.
+    low = max(bound.low, coordinate.low if coordinate.linear else 0.0)
+    return min(max(value, low), bound.high)
 
 
 def at_the_end(optimum: Optimum) -> list[tuple[str, float]]:

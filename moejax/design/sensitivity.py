@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from moejax.design.constraint import Constraint
-from moejax.design.problem import Optimum, Problem, at_the_end, lanes_of, read
+from moejax.design.problem import Optimum, Problem, at_the_end, lanes_of, read, within_bounds
 from moejax.design.solve import solve
 from moejax.float64 import float64
 from moejax.laws.law import Law
@@ -120,15 +120,16 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
             base["low"][:, i] = base["high"][:, i] = optimum.point[i]
     regions = []
     solved = solve(problem.program, np.tile(optimum.point, (2 * len(decided), 1)), base)
+    fixed = {name: one.low for name, one in problem.merged_constraints().items() if one.low == one.high}
     for i, c in enumerate(decided):
         at = names.index(c.name)
         with float64():
             low, high = (
-                float(c.plain(solved.points[lane, at])) if solved.holds[lane] else math.nan
+                within_bounds(problem, c, float(c.plain(solved.points[lane, at]))) if solved.holds[lane] else math.nan
                 for lane in (2 * i, 2 * i + 1)
             )
-        # At a bound of 0, rounding may give a slightly negative value.
-        low = max(low, c.low) if low == low else low
+        if c.name in fixed:
+            low = high = fixed[c.name]
         ends = tuple(bool(abs(solved.multipliers[lane, goal]) < 1e-9) for lane in (2 * i, 2 * i + 1))
         regions.append(Flat(name=c.name, low=low, high=high, best=optimum.values[c.name], ends=(ends[0], ends[1])))
     return regions

@@ -192,7 +192,8 @@ def _to_train(decision: DesignResult) -> list[str]:
         f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}.{_expected(decision)} Effect on "
         f"{goal}: {cost}.{about}",
         *_missed(shape.problem, built),
-        f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}; "
+        f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}, "
+        f"without masked attention scores, as in plans; "
         f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter.",
         f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",
