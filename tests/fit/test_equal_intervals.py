@@ -1,5 +1,6 @@
 """Every command and function gives the same interval for the same question about the same fit."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -56,6 +57,17 @@ def test_a_design_counts_flops_as_the_fitted_runs_do(fit, table):
     other = {"params_active": "size * 1e6", "flops": "7 * size * 1e6 * tokens"}
     counted = mj.fit(table, "chinchilla", mapping=other, loss="val", where="kept == 1", starts=Sobol(count=16))
     assert mj.design(counted, flops=FLOPS).optimum.problem.assumptions.convention == "exact"
+
+
+def test_a_figure_counts_the_target_s_flops_as_decisions_do_even_if_the_table_has_flops(fit):
+    loaded = FitResult.load(fit)
+    (decided,) = (one for one in mj.decide(loaded, level=LEVEL, flops=FLOPS).decisions if one.symbol == "L*")
+    design = fitted_runs(loaded, fit).runs.design
+    logged = 6 * design.params_active * design.tokens * np.linspace(1.02, 1.3, len(design.tokens))
+    drawn = compute_table(loaded, dataclasses.replace(design, flops=logged), np.full(24, 3.0), flops=FLOPS, level=LEVEL)
+    (target,) = drawn.query("kind == 'target'").itertuples()
+    assert target.loss == pytest.approx(decided.value, rel=1e-6)
+    assert ends(target._asdict()) == ends(decided.interval)
 
 
 def ends(interval):

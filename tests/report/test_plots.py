@@ -762,7 +762,7 @@ def test_a_target_has_the_predicted_loss_of_each_group_with_its_interval(equal_c
         assert target[name].to_numpy() == pytest.approx(curves[name].to_numpy())
     figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
     texts = {text.get_text() for axes in figure.drawing.axes for text in axes.texts}
-    assert texts == {f"{one.loss:#.4g} [{one.low:#.4g}, {one.high:#.4g}]" for one in target.itertuples()}
+    assert texts == {f"{one.Index}: {one.loss:#.4g} [{one.low:#.4g}, {one.high:#.4g}]" for one in target.itertuples()}
 
 
 def test_a_design_s_curve_has_a_color_of_its_own(equal_compute):

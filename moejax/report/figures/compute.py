@@ -39,6 +39,8 @@ REACH = 1e3
 """Factor by which model sizes on a curve may be above the runs' largest size or below their smallest."""
 BEYOND = 10.0
 """Ratio of the last budget of a curve to the largest run's, if no target is given."""
+ACCORDING_TO_DECISIONS = "FLOPs are 6 per active parameter and token, as in the fit's decisions."
+"""Caption sentence if the table has FLOPs of its own."""
 NEAR = 0.05
 """Relative difference of expansion within which a design has no curve of its own beside a family's."""
 RUN, CURVE, TARGET, CHOSEN = "run", "best", "target", "design"
@@ -132,7 +134,8 @@ def compute_table(
       UserError: the law predicts no loss, or needs more than sizes, tokens and FLOPs to predict it.
     """
     design = design or chosen or Design()
-    law, values = loss_law_of(fit, design)
+    law, every = loss_law_of(fit, design)
+    values = as_decided(law, every)
     spent = spent_on(values)
     last = max(flops or 0.0, spent.max() * (1.0 if flops else BEYOND))
     budgets = np.geomspace(spent.min() if loss is not None else last / 1e6, last, BUDGETS)
@@ -154,7 +157,18 @@ def compute_table(
         (ends,) = zip(*with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level), strict=True)
         at = {"flops": float(spent_on(own)[0]), "flops_of_design": float(spent_on(values_of(chosen))[0])}
         rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
-    return pd.DataFrame(rows).assign(level=level, method=method_of(fit))
+    convention = ACCORDING_TO_DECISIONS if "flops" in every and "flops" not in values else ""
+    return pd.DataFrame(rows).assign(level=level, method=method_of(fit), convention=convention)
+
+
+def as_decided(law: Law, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the fields of runs without their FLOPs, unless the law reads them or they are needed.
+
+    Decisions of a fit count 6 FLOPs per active parameter and token, so a figure that shows decisions does the same.
+    """
+    counted = "tokens" in values and not {"params_active", "params_total"}.isdisjoint(values)
+    kept = "flops" in law.inputs or not counted
+    return {name: one for name, one in values.items() if kept or name != "flops"}
 
 
 def _expansion(family: Family) -> float:
@@ -294,7 +308,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         if not alike:
             legend.append(Series(label=label, x=[], y=[], mark="joined" if len(points) else mark, color=drawn))
         for _, one in target[target["family"] == family].iterrows():
-            lines_of.append(_marked(f"{label}, predicted at the target", one, "open", drawn))
+            lines_of.append(_marked(f"{label}, predicted at the target", one, "open", drawn, "" if alike else label))
     series = points_of + lines_of
     color = INK if alike else MUTED if len(families) > 1 else colors[families[0]]
     mark = "line" if banded else "dashed"
@@ -307,7 +321,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         label = f"target, {short(flops, 3)} FLOPs"
         series.append(Series(label=label, x=[flops, flops], y=[bottom, top], mark="dotted", color=INK))
     for _, one in chosen.iterrows():
-        series.append(replace(_marked(f"design: {one['family']}", one, "stars", INK), in_legend=True))
+        series.append(replace(_marked(f"design: {one['family']}", one, "stars", INK, "design"), in_legend=True))
     method = str(table["method"].iloc[0]) if "method" in table else ""
     bands = f"{level} intervals, {method}".strip(" ,")
     band = f"Bands are {bands}." + (" Dashed lines have none." if lost else "")
@@ -320,7 +334,8 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     said = (
         "A line shows the law's lowest loss at each budget: the size varies with the proportions of the family's "
         f"typical run, and the remaining budget gives the tokens. {band}{at * bool(len(target))} A run lies above its "
-        f"line because its size is not optimal, or because of noise.{f' {MEANING}' * named}{_about(chosen, level)}"
+        f"line because its size is not optimal, or because of noise.{f' {MEANING}' * named}{convention_of(table)}"
+        f"{_about(chosen, level)}"
     )
     return figure(
         "Loss against compute, with the law",
@@ -331,16 +346,22 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     )
 
 
+def convention_of(table: DataFrame) -> str:
+    """Return the caption sentence about the convention of FLOPs in a table, or an empty string."""
+    stated = table["convention"].iloc[0] if "convention" in table else ""
+    return f" {stated}" if isinstance(stated, str) and stated else ""
+
+
 def interval_in(rows: DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Return the columns ``low`` and ``high``, or NaN."""
     low, high = (column(rows, name) if name in rows else np.full(len(rows), np.nan) for name in ("low", "high"))
     return low, high
 
 
-def _marked(label: str, row: Any, mark: str, color: str) -> Series:
-    """Return a point with its error bar, and with its loss and interval as text."""
+def _marked(label: str, row: Any, mark: str, color: str, name: str) -> Series:
+    """Return a point with its error bar, and with its name, if any, loss and interval as text."""
     loss, low, high = (float(row.get(name, np.nan)) for name in ("loss", "low", "high"))
-    words = f"{loss:#.4g}"
+    words = f"{name}: {loss:#.4g}" if name else f"{loss:#.4g}"
     if math.isfinite(low) and math.isfinite(high):
         words += f" [{low:#.4g}, {high:#.4g}]"
     return Series(

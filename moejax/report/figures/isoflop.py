@@ -20,10 +20,13 @@ from moejax.interval import in_percent
 from moejax.laws.law import Law
 from moejax.quantities import short
 from moejax.report.figures.compute import (
+    ACCORDING_TO_DECISIONS,
     CURVE,
     RUN,
     Family,
     Least,
+    as_decided,
+    convention_of,
     families_of,
     interval_in,
     least_of,
@@ -142,11 +145,11 @@ def _panel(own: pd.DataFrame, colors: dict[str, str], size: Axis) -> Panel:
     return Panel(x=size, y=LOSS, series=series, title=f"{short(budget, 2)} FLOPs")
 
 
-BUDGETS = 13
+BUDGETS = 7
 """Number of budgets of a leverage curve."""
-STEPS = 30
+STEPS = 12
 """Steps of the bisection of the logarithm of the FLOPs, before a step of Newton's method."""
-REACH = 1e6
+REACH = 1e4
 """Largest leverage."""
 
 
@@ -162,26 +165,29 @@ def leverage_table(fit: FitResult | Law, runs: Runs, *, flops: float | None = No
       UserError: the law does not predict the loss from sizes and tokens, or does not distinguish the runs by expansion.
     """
     runs = runs.where(runs.weight > 0)
-    law, values = loss_law_of(fit, runs.design)
+    law, every = loss_law_of(fit, runs.design)
+    values = as_decided(law, every)
     spent = spent_on(values)
     base, *others = families_of(values, spent)
     if not others or "params_total" not in values:
         raise UserError("All runs have the same total / active parameters (expansion), so there is no leverage.")
-    every = np.geomspace(spent.min(), max(flops or 0.0, spent.max()), BUDGETS)
-    parts = [pd.DataFrame({"family": base.label, "expansion": _expansion(base), "flops": every, "leverage": 1.0})]
+    convention = ACCORDING_TO_DECISIONS if "flops" in every and "flops" not in values else ""
+    along = np.geomspace(spent.min(), max(flops or 0.0, spent.max()), BUDGETS)
+    parts = [pd.DataFrame({"family": base.label, "expansion": _expansion(base), "flops": along, "leverage": 1.0})]
     for family in others:
-        functional = _Leverage(least_of(values, family, every), least_of(values, base, every))
+        functional = _Leverage(least_of(values, family, along), least_of(values, base, along))
         middle, low, high = with_interval(fit, law, functional, level)
         if np.allclose(middle, 1.0, rtol=1e-3):
             continue
         head = {"family": family.label, "expansion": _expansion(family)}
-        parts.append(pd.DataFrame({**head, "flops": every, "leverage": middle, "low": low, "high": high}))
+        parts.append(pd.DataFrame({**head, "flops": along, "leverage": middle, "low": low, "high": high}))
     if len(parts) == 1:
         raise UserError(
             f"{type(law).__name__} does not distinguish models by expansion, so there is no leverage; fit a law that "
             "reads params_total or experts, such as effective_params."
         )
-    return pd.concat(parts, ignore_index=True).assign(over=base.label, level=level, method=method_of(fit))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(over=base.label, level=level, method=method_of(fit), convention=convention)
 
 
 def _expansion(family: Family) -> float:
@@ -243,7 +249,7 @@ def leverage(inputs: FigureInputs) -> Figure:
     return figure(
         "Efficiency leverage",
         f"FLOPs of the best {over} model at equal loss, divided by the budget, by the law. Every group has its "
-        f"optimal size, with the proportions of its typical run.{bands} {MEANING}{inputs.whose}",
+        f"optimal size, with the proportions of its typical run.{bands} {MEANING}{convention_of(table)}{inputs.whose}",
         panels,
         columns=2,
         height=3.0,

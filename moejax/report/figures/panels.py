@@ -297,7 +297,7 @@ def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, c
         facecolors="none" if hollow else series.color,
         edgecolors=series.color if hollow else PAPER,
         linewidths=0.9 if hollow else 0.3,
-        zorder=4 if series.mark == "stars" else 3,
+        zorder=6 if series.mark == "stars" else 3,
     )
 
 
