@@ -36,6 +36,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "loss": (
         *("val_loss", "valid_loss", "validation_loss", "loss_val", "loss_valid", "loss_validation", "eval_loss"),
         *("loss_eval", "test_loss", "final_loss", "final_val_loss", "lm_loss", "val_lm_loss", "nll"),
+        *("val_loss_final", "loss_final", "final_eval_loss", "eval_loss_final"),
     ),
     "params_active": (
         *("active_params", "params_act", "activated_params", "params_activated", "active_parameters"),
@@ -73,7 +74,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "weight_decay": ("wd",),
     "warmup_tokens": ("n_warmup_tokens",),
     "schedule": ("lr_schedule", "lr_scheduler", "scheduler"),
-    "model": ("name", "run_name", "model_name", "run"),
+    "model": ("name", "run_name", "model_name", "run", "exp_name", "experiment_name", "experiment"),
 }
 """Synonyms of each column of ``run_table.COLUMNS``, in lower case with one underscore between words."""
 
