@@ -306,7 +306,7 @@ def training_settings(
         "recipe": {
             "budgets_tokens": [tokens],
             "batch_tokens": "auto",
-            "data": {"sequence_length": sequence_length},
+            "data": {"source": "", "sequence_length": sequence_length},
             "optimizer": {"learning_rate": "auto", "warmup_tokens": max(1, tokens // 100)},
             **parts,
             "mesh": mesh,

@@ -11,6 +11,7 @@ from moejax.plan.search import ROOM, PlanCandidate, ways
 from moejax.plan.step_time import mfu_of_step
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
+from moejax.sharding import DCN_DATA
 from moejax.wording import option_hint
 
 if TYPE_CHECKING:
@@ -186,21 +187,26 @@ SHOWN = 10
 
 
 def estimated_search_summary(
-    ranked: Sequence[PlanCandidate], price: float | None = None, assumed_mfu: float = ASSUMED_MFU
+    ranked: Sequence[PlanCandidate],
+    price: float | None = None,
+    assumed_mfu: float = ASSUMED_MFU,
+    *,
+    is_config: bool = True,
 ) -> Result:
     """Return the estimated candidates of a search, best first, followed by the estimate of the best one.
 
     Args:
       ranked: the configuration's own choice, followed by the other candidates that fit, in order
         (``moejax.plan.search.ranked``).
+      is_config: False if the configuration's own mesh does not fit and another one is the first.
     """
     own, *others = ranked
     device = own.topology.device
     fits = device is None or own.memory_bytes <= ROOM * device.memory_bytes
     every = sorted(ranked, key=lambda one: one.seconds) if fits else [*others, own]
-    rows = [_estimated(one, one is own) for one in every[:SHOWN]]
+    rows = [_estimated(one, is_config and one is own) for one in every[:SHOWN]]
     if own not in every[:SHOWN]:
-        rows.append(_estimated(own, True))
+        rows.append(_estimated(own, is_config))
     columns = (
         Column("", words=True),
         Column("mesh"),
@@ -221,11 +227,23 @@ def estimated_search_summary(
         else f"There is no candidate{limit}; use more or larger chips, or a smaller model or batch."
     ]
     best = every[0]
+    if fitting:
+        notes.append(_as_settings(best.training))
     estimate = analytic_estimate(best.training, best.topology)
     result = estimate_summary(best.training, best.topology, estimate, price, assumed_mfu)
     data = {**result.data, "others": [_estimated_data(one) for one in every[1:]]}
     table = Table("estimated candidates", columns, rows, notes)
     return replace(result, tables=[table, *result.tables], data=data)
+
+
+def _as_settings(training: Training) -> str:
+    """Return a sentence with the options of ``train`` and ``launch`` for the first row of a search."""
+    recipe = training.recipe
+    axes = {axis: size for axis, size in asdict(recipe.mesh).items() if axis != DCN_DATA}
+    settings = {f"mesh.{axis}": size for axis, size in axes.items()}
+    settings |= {"runtime.remat": recipe.runtime.remat, "microbatches": recipe.microbatches}
+    options = " ".join(f"--config.recipe.{name}={value}" for name, value in settings.items())
+    return f"To train with the first row: {options}"
 
 
 def _estimated(one: PlanCandidate, is_own: bool) -> list[Any]:

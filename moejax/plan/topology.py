@@ -177,6 +177,8 @@ def parse(text: str) -> Topology:
     known = [*(name for name, one in CHIPS.items() if one.torus_dimensions), *TARGETS, CPU]
     if chip not in known:
         why = " because its interconnect is unknown" if chip in CHIPS else ""
+        if (glued := re.fullmatch(r"(.+?)[x ](\d+(?:x\d+)*)", chip)) and glued[1] in known and not sizes:
+            raise UserError(f"The topology is {text!r}; did you mean {glued[1]}:{glued[2]}?")
         raise UserError(f"No plan can be made for {chip!r}{why}; {did_you_mean(chip, known)}")
     if several and (chip not in CHIPS or not CHIPS[chip].torus_dimensions):
         raise UserError(

@@ -314,12 +314,13 @@ def chips_for(
             if needed[size] <= ROOM * device.memory_bytes:
                 return size
     if not needed:
-        least, named = f"{name} needs at least {estimated.chips_at_least} chips", len(asked) == 1
+        needs, named = f"{estimated.chips_at_least} chips", len(asked) == 1
         raise UserError(
-            f"{least}, and the requested number, {asked[0]:,}, does not work. Request another number, or change "
-            f"recipe.mesh or batch_tokens.{why}"
+            f"{name} cannot be trained on {asked[0]:,} chips.{why or f' It needs at least {needs}.'} Request another "
+            "number, or change recipe.mesh or batch_tokens; moejax plan --search --estimate finds meshes."
             if named
-            else f"{least}, and no available number of chips works. Change recipe.mesh, batch_tokens or --chip.{why}"
+            else f"{name} needs at least {needs}, and no available number of chips works. Change recipe.mesh, "
+            f"batch_tokens or --chip.{why}"
         )
     least = min(needed, key=lambda size: needed[size])
     said = (
@@ -385,7 +386,11 @@ def resources_text(training: Training, resources: ResourceRequest, mfu: float) -
     if topology:
         one = replace(topology, slices=1)
         place = f"{counted(slices, 'slice')} of {one.name} ({counted(resources.chips, 'chip')})"
-    return f"{place}, mesh {mesh}, about {format(hours / resources.chips, 3)} hours, {format(hours, 3)} chip-hours"
+    said = f"{place}, mesh {mesh}, about {format(hours / resources.chips, 3)} hours, {format(hours, 3)} chip-hours"
+    jobs = math.ceil(hours / resources.chips / (resources.minutes / 60)) if resources.minutes else 1
+    return said + (
+        f", in about {jobs} jobs of {resources.minutes / 60:.3g} hours, one after another" if jobs > 1 else ""
+    )
 
 
 def minutes_for(estimated: EstimatedTraining, chips: int) -> int:

@@ -64,7 +64,7 @@ class PlanCommand(ConfigOptions, name="plan"):
         False,
         "estimate memory and time with formulas, with --search of all candidates; this takes seconds and does not need "
         "the chip's compiler",
-        excludes=("compile", "out"),
+        excludes=("compile",),
     )
     search: bool = option(False, "search over meshes, remat policies and microbatches, and rank the candidates")
     compile: Annotated[int, whole(1, 1_000)] | None = option(
@@ -80,7 +80,9 @@ class PlanCommand(ConfigOptions, name="plan"):
         metavar="SHARE",
         needs=("estimate",),
     )
-    out: Path | None = out("write plan.json and the compiled program's text, program.txt", "plan.json", "program.txt")
+    out: Path | None = out(
+        "write plan.json and, if compiled, the program's text, program.txt", "plan.json", "program.txt"
+    )
 
     def run(self) -> None:
         from moejax.plan import process
@@ -103,16 +105,19 @@ class PlanCommand(ConfigOptions, name="plan"):
                 f"--price needs the time of a step, which moejax does not estimate for {topology.name}; leave it "
                 "out, or plan for TPUs or GPUs."
             )
-        training = self._training()
-        if self.search:
-            training = with_mesh_that_fits(training, topology)
+        given = self._training()
+        training = with_mesh_that_fits(given, topology) if self.search else given
         if self.estimate:
             check_plan(training, topology)
-            if self.search:
-                result = estimated_search_summary(ranked(training, topology), self.price, self.mfu)
-            else:
-                estimated = analytic_estimate(training, topology)
-                result = estimate_summary(training, topology, estimated, self.price, self.mfu)
+            with out_set(self.out):
+                if self.search:
+                    candidates, is_config = ranked(training, topology), training is given
+                    result = estimated_search_summary(candidates, self.price, self.mfu, is_config=is_config)
+                else:
+                    estimated = analytic_estimate(training, topology)
+                    result = estimate_summary(training, topology, estimated, self.price, self.mfu)
+                if self.out is not None:
+                    write_json(self.out / "plan.json", result.data)
             render.show(result, as_json=self.json)
             return
         with out_set(self.out):
