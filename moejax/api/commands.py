@@ -345,6 +345,7 @@ def _read_for_laws(
     return read_table(runs, inputs_of(laws), reading), laws
 
 
+@checked
 def design(
     law: Any,
     *,
@@ -354,6 +355,8 @@ def design(
     convention: str | None = None,
     shape: bool = False,
     topology: str | None = None,
+    days: float | None = None,
+    mfu: PositiveShare = 0.4,
     within: float = 0.001,
     level: float = 0.9,
     **at_most: float | int,
@@ -372,6 +375,8 @@ def design(
       shape: True to search over shapes with exact counts, instead of over sizes first.
       topology: chips to train on, such as ``h100:8x8``, in whose memory the model must fit by the estimates of
         ``moejax plan``. The result's ``on_topology`` has the mesh, remat policy and microbatches.
+      days: maximum days of training on ``topology``.
+      mfu: assumed share of the chips' peak FLOP/s, which the model must reach on ``topology``.
       within: increase of the loss in nats per token that defines the flat region.
       level: coverage of the intervals, which are computed only for a fit.
       at_most: upper bounds by name, such as ``flops=1e24`` or ``params_total=1e12``.
@@ -390,13 +395,17 @@ def design(
     ranged = known if isinstance(known, Ranged) else None
     constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
     constraints += [*held(hold or {}), *bounded(range or {})]
+    chips = None if topology is None else parse(topology)
+    if days is not None:
+        if chips is None:
+            raise UserError("`days` needs `topology`, such as topology='h100:8x8'; or give chip_hours.")
+        constraints.append(Constraint(name="chip_hours", high=days * 24 * chips.chips))
     if not constraints and topology is None:
         raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
     # A published set and a fit contain a law.
     bare: Any = getattr(known, "law", known)
     like = published_model(like).architecture if isinstance(like, str) else like
-    assumptions = CostAssumptions(convention=checked_convention(convention, known))
-    chips = None if topology is None else parse(topology)
+    assumptions = CostAssumptions(convention=checked_convention(convention, known), mfu=mfu)
     if chips is not None:
         assumptions = dataclasses.replace(assumptions, chip_flops=chips.known_chip.flops_per_second)
 

@@ -266,7 +266,7 @@ def changed_options(architecture: Architecture) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OnTopology:
-    """The fastest estimated way to train a built model on a topology (``moejax.plan.design_that_fits``)."""
+    """The estimated way to train a built model on a topology (``moejax.plan.design_that_fits``)."""
 
     topology: str
     chips: int
@@ -276,12 +276,14 @@ class OnTopology:
     """Sizes of all mesh axes, ``dcn_data`` included."""
     remat: str
     microbatches: int
+    batch_tokens: int | None
+    """Tokens per batch that divide by the devices; None for the automatic batch."""
     memory_bytes: float
     """Estimated bytes on a device."""
     device_memory_bytes: float
     """Memory of a device."""
     roofline_mfu: float
-    """MFU if a step takes the time of its roofline."""
+    """MFU if a step takes the time of its roofline without overlap of communication."""
 
 
 def training_settings(
@@ -295,8 +297,10 @@ def training_settings(
     tokens = built.whole_tokens(sequence_length)
     mesh: dict[str, int] = {"data": 1, "fsdp": -1}
     remat = "attn_out+moe_gate_up" if built.architecture.is_moe else "attn_out"
+    batch: int | str = "auto"
     parts = {}
     if on_topology is not None:
+        batch = on_topology.batch_tokens or batch
         mesh, remat = dict(on_topology.mesh), on_topology.remat
         parts = {"microbatches": on_topology.microbatches}
     return {
@@ -305,7 +309,7 @@ def training_settings(
         "architecture": changed_options(built.architecture),
         "recipe": {
             "budgets_tokens": [tokens],
-            "batch_tokens": "auto",
+            "batch_tokens": batch,
             "data": {"source": "", "sequence_length": sequence_length},
             "optimizer": {"learning_rate": "auto", "warmup_tokens": max(1, tokens // 100)},
             **parts,

@@ -34,8 +34,7 @@ class CostAssumptions:
     chip_flops: float = 989e12
     """Peak FLOPs per second of a chip; by default of an H100 in dense bfloat16 (NVIDIA's data sheet)."""
     mfu: float = 0.4
-    """Fraction of the peak that training reaches, with FLOPs counted by ``convention``. The MFU of a run or a plan uses
-    "exact-causal" instead."""
+    """Fraction of the peak that training reaches. As in plans and runs, it does not count masked attention scores."""
 
 
 def checked_convention(name: str | None, known: object = None) -> str:

@@ -85,7 +85,9 @@ def _evaluation(model: LoadedModel, settings: TextSettings) -> Training:
         validation_tokens=max(length, recipe.data.validation_tokens if recipe else DataConfig.validation_tokens),
     )
     data.check()
-    recipe = Recipe(budgets_tokens=(batch,), batch_tokens=batch, data=data, runtime=Runtime(compute_dtype=dtype))
+    quantization = recipe.runtime.matmul_quantization if recipe else "none"
+    runtime = Runtime(compute_dtype=dtype, matmul_quantization=quantization)
+    recipe = Recipe(budgets_tokens=(batch,), batch_tokens=batch, data=data, runtime=runtime)
     return Training(name="evaluation", architecture=model.weights.architecture, recipe=recipe)
 
 

@@ -12,33 +12,36 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+import numpy as np
+
 from moejax.config import build
 from moejax.design.build import OnTopology
 from moejax.design.constraint import Constraint
 from moejax.design.decide import DesignResult
 from moejax.errors import UserError
-from moejax.plan.search import ROOM, PlanCandidate, candidates, smallest
+from moejax.plan.search import ROOM, PlanCandidate, candidates
 from moejax.plan.step_time import mfu_of_step
 from moejax.plan.topology import Topology
 from moejax.quantities import format_bytes
 from moejax.say import StageCallback
 from moejax.train.training import Training, choose_hyperparameters
-from moejax.wording import argument
+from moejax.wording import argument, told
 
-TRIES = 16
-CLOSE = 0.95
-"""Ratio of the largest state that fits to the smallest that does not, at which the search ends."""
-STEP = 0.7
-"""Factor of the state if a design fits but is too slow."""
+TRIES = 20
+STEP = 0.8
+"""Factor of the state if a design does not fit, or is too slow."""
+SCANNED = 5
+"""Number of larger states that are tried after the first that fits. Feasibility depends on divisors of the sizes, so a
+larger design may fit although a smaller one does not."""
 
 
 def design_that_fits(
     design: Callable[[Constraint], DesignResult], topology: Topology, progress: StageCallback | None = None
 ) -> DesignResult:
-    """Return the best design that fits, with the fastest candidate of its training run.
+    """Return the best design that fits, with a candidate for its training run.
 
-    A design fits if a candidate's estimated memory is at most ``ROOM`` of a device's, and if its roofline reaches the
-    assumed MFU.
+    A design fits if a candidate's estimated memory is at most ``ROOM`` of a device's, and if it reaches the assumed MFU
+    by its roofline even if communication overlaps with nothing.
 
     Args:
       design: returns the design under a constraint on ``memory_bytes``, the state on all chips.
@@ -47,50 +50,72 @@ def design_that_fits(
     Raises:
       UserError: the topology's memory is unknown, no model was built, or none fits.
     """
-    room = ROOM * topology.known_chip.device.memory_bytes
-    limit, fits, too_large, fastest = room * topology.devices, 0.0, math.inf, 0.0
-    found = decision = None
-    for number in range(TRIES):
+    room = ROOM * topology.known_chip.device.memory_bytes * topology.devices
+    why, fastest = "", 0.0
+
+    def tried(limit: float, number: int) -> DesignResult | None:
+        nonlocal why, fastest
         if progress:
-            progress(f"state of at most {format_bytes(limit / topology.devices, 3)} per device", number, TRIES)
-        decision = design(Constraint(name="memory_bytes", high=limit))
+            progress(
+                f"state of at most {format_bytes(limit / topology.devices, 3)} per device", number, TRIES + SCANNED
+            )
+        try:
+            decision = design(Constraint(name="memory_bytes", high=limit))
+        except UserError as error:
+            why = told(error)
+            return None
         if decision.built is None:
-            raise UserError(f"No model was built for {topology.name}. {decision.not_built}")
-        training = choose_hyperparameters(build(Training, decision.training(), "training")).training
-        best = next(iter(candidates(training, topology)), None)
-        on = None if best is None else _on(topology, best)
-        fastest = max(fastest, 0.0 if on is None else on.roofline_mfu)
-        if on is not None and on.roofline_mfu >= decision.optimum.problem.assumptions.mfu:
-            found, fits = replace(decision, on_topology=on), limit
-        else:
-            # A design that another constraint keeps small needs less than the limit.
-            too_large = min(limit, decision.built.measures["memory_bytes"])
-        if too_large == math.inf or fits >= CLOSE * too_large:
-            break
-        if fits:
-            limit = math.sqrt(fits * too_large)
-        elif on is not None:
-            limit = STEP * too_large
-        else:
-            least = smallest(training, topology)
-            if least is None:
-                raise UserError(
-                    f"No mesh of {topology.name} divides the model and its batch of "
-                    f"{training.recipe.batch_sequences} sequences; give another number of chips."
-                )
-            limit = too_large * min(room / least.memory_bytes, CLOSE)
-    if found is None and decision is not None and fastest:
+            why = decision.not_built
+            return None
+        training, batch = _training(decision, topology)
+        every = candidates(training, topology)
+        if not every:
+            why = f"No design fits on {topology.name}; use more or larger chips, or a smaller budget."
+            return None
+        on = _on(topology, min(every, key=lambda one: one.seconds_without_overlap), batch)
+        fastest = max(fastest, on.roofline_mfu)
         mfu = decision.optimum.problem.assumptions.mfu
-        raise UserError(
-            f"No design reaches the assumed MFU of {mfu:.0%} on {topology.name}; the highest by the roofline is "
-            f"{fastest:.0%}. Assume less ({argument('mfu', f'{fastest:.2g}')}), or give other chips."
-        )
-    if found is None:
-        raise UserError(f"No design fits on {topology.name}; use more or larger chips, or a smaller budget.")
+        if on.roofline_mfu < mfu:
+            why = (
+                f"No design reaches the assumed MFU of {mfu:.0%} on {topology.name}; the highest by the roofline, "
+                f"without overlap of communication, is {fastest:.1%}. Assume less "
+                f"({argument('mfu', str(math.floor(100 * fastest) / 100))}), or give fewer or other chips."
+            )
+            return None
+        return replace(decision, on_topology=on)
+
+    limits = [room * STEP**number for number in range(TRIES)]
+    for number, limit in enumerate(limits):
+        if found := tried(limit, number):
+            break
+    else:
+        raise UserError(why)
+    if number:
+        larger = np.geomspace(limit, limits[number - 1], SCANNED + 2)[1:-1]
+        scanned = [tried(float(one), number + 1 + i) for i, one in enumerate(larger)]
+        found = min([found, *filter(None, scanned)], key=_goal)
     return found
 
 
-def _on(topology: Topology, best: PlanCandidate) -> OnTopology:
+def _goal(decision: DesignResult) -> float:
+    assert decision.built is not None
+    assert decision.shape is not None
+    return decision.built.goal(decision.shape.problem)
+
+
+def _training(decision: DesignResult, topology: Topology) -> tuple[Training, int | None]:
+    """Return the training run, and its tokens per batch if the automatic batch does not divide by the devices."""
+    settings = decision.training()
+    training = choose_hyperparameters(build(Training, settings, "training")).training
+    sequences, length = training.recipe.batch_sequences, training.recipe.data.sequence_length
+    if sequences % topology.devices == 0 or topology.devices > sequences:
+        return training, None
+    batch = max(1, round(sequences / topology.devices)) * topology.devices * length
+    settings["recipe"]["batch_tokens"] = batch
+    return choose_hyperparameters(build(Training, settings, "training")).training, batch
+
+
+def _on(topology: Topology, best: PlanCandidate, batch: int | None) -> OnTopology:
     recipe = best.training.recipe
     return OnTopology(
         topology=topology.name,
@@ -99,7 +124,8 @@ def _on(topology: Topology, best: PlanCandidate) -> OnTopology:
         mesh=asdict(recipe.mesh),
         remat=recipe.runtime.remat,
         microbatches=recipe.microbatches,
+        batch_tokens=batch,
         memory_bytes=best.memory_bytes,
         device_memory_bytes=topology.known_chip.device.memory_bytes,
-        roofline_mfu=mfu_of_step(best.training, topology, best.seconds),
+        roofline_mfu=mfu_of_step(best.training, topology, best.seconds_without_overlap),
     )

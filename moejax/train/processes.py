@@ -257,25 +257,28 @@ def init_distributed(
             f"and --process I, or start the processes with Slurm, Open MPI, Kubernetes or on Cloud TPU."
         ) from error
     if coordinator is None and jax.default_backend() == "gpu":
-        check_gpus_in_use(jax.local_device_count(), os.environ)
+        warn_of_idle_gpus(jax.process_count(), jax.local_device_count(), os.environ)
     yield
     jax.distributed.shutdown()
 
 
-def check_gpus_in_use(devices: int, environment: Mapping[str, str]) -> None:
-    """Raise ``UserError`` if the processes of a Slurm step leave GPUs of their node idle. Under Slurm, JAX gives each
-    process one GPU. ``devices`` is this process's number of GPUs.
+def warn_of_idle_gpus(processes: int, devices: int, environment: Mapping[str, str]) -> None:
+    """Warn if the processes of a Slurm step leave GPUs of their node idle. Under Slurm, JAX gives each process one GPU.
+
+    Args:
+      processes: number of processes that JAX joined.
+      devices: number of GPUs of this process.
     """
     names = ("SLURM_GPUS_ON_NODE", "SLURM_NTASKS", "SLURM_STEP_NUM_NODES")
     gpus, tasks, nodes = (int(value) if (value := environment.get(name, "")).isdecimal() else 0 for name in names)
-    # With different numbers of tasks per node, this node's number is unknown.
-    if not (gpus and tasks and nodes) or tasks % nodes:
+    # Under another launcher than srun, or with different numbers of tasks per node, this node's number is unknown.
+    if not (gpus and tasks and nodes) or tasks % nodes or processes != tasks:
         return
     used = tasks // nodes * devices
     if used < gpus:
-        raise UserError(
-            f"This node has {gpus} GPUs, but its {counted(tasks // nodes, 'task')} would use {used}; "
-            f"start one process per GPU with srun --ntasks-per-node={gpus}, or request fewer GPUs."
+        say(
+            f"! This node has {gpus} GPUs, but its {counted(tasks // nodes, 'task')} will use {used}. To use all, "
+            f"start one process per GPU with srun --ntasks-per-node={gpus}."
         )
 
 

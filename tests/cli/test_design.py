@@ -95,7 +95,8 @@ def test_a_design_for_a_topology_fits_by_the_estimates_and_has_their_mesh(capsys
     assert main([*larger, str(said["built"]["measures"]["memory_bytes"] / 16 * 1.1), "--out", str(tmp_path / "b")]) == 0
     capsys.readouterr()
     training = choose_hyperparameters(load(Training, str(tmp_path / "b/config.py"), [])).training
-    assert all(mfu_of_step(one.training, topology, one.seconds) < 0.4 for one in candidates(training, topology))
+    every = [mfu_of_step(one.training, topology, one.seconds_without_overlap) for one in candidates(training, topology)]
+    assert max(every, default=0.0) < 0.4
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from moejax.train.directory.attempts import AttemptRecorder
 from moejax.train.directory.identity import DIVERGED
 from moejax.train.directory.manifest import verify
 from moejax.train.directory.status import read_status
-from moejax.train.processes import ProcessGroup, check_gpus_in_use
+from moejax.train.processes import ProcessGroup, warn_of_idle_gpus
 from moejax.train.run import TrainingRun
 
 
@@ -385,20 +385,25 @@ def test_a_process_that_waits_in_vain_says_so(place, config):
     assert "Not all 2 processes met" in process.stderr
 
 
-def test_tasks_of_slurm_that_leave_gpus_idle_are_refused():
+def test_tasks_of_slurm_that_leave_gpus_idle_are_named(capsys):
     def environment(gpus, tasks, nodes):
         return {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_NODES": str(nodes)}
 
-    with pytest.raises(UserError, match=r"has 8 GPUs, but its 1 task would use 1; .* srun --ntasks-per-node=8"):
-        check_gpus_in_use(1, environment(8, 2, 2))
-    for devices, known in [
-        (1, environment(8, 16, 2)),
-        (8, environment(8, 2, 2)),
-        (1, environment(8, 3, 2)),
-        (1, environment("8(x2)", 2, 2)),
-        (1, {}),
+    warn_of_idle_gpus(2, 1, environment(8, 2, 2))
+    said = capsys.readouterr().err
+    assert "! This node has 8 GPUs, but its 1 task will use 1." in said
+    assert "srun --ntasks-per-node=8" in said
+    for processes, devices, known in [
+        (16, 1, environment(8, 16, 2)),
+        (2, 8, environment(8, 2, 2)),
+        (3, 1, environment(8, 3, 2)),
+        (2, 1, environment("8(x2)", 2, 2)),
+        # Under another launcher, Slurm knows only the launcher's tasks.
+        (16, 1, environment(8, 2, 2)),
+        (1, 1, {}),
     ]:
-        check_gpus_in_use(devices, known)
+        warn_of_idle_gpus(processes, devices, known)
+    assert not capsys.readouterr().err
 
 
 def slurm(place, config, out, job, *words):

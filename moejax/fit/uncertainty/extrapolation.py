@@ -73,18 +73,19 @@ def where_decided(runs: Runs, reads: Container[str] = ()) -> Ranges:
 
 
 def flops_convention(runs: Runs) -> str:
-    """Return ``6-params-active`` if the FLOPs of the runs are 6 · active parameters · tokens, or are not known besides;
-    empty if they follow another convention."""
+    """Return ``6-params-active`` if the FLOPs of most runs are 6 · active parameters · tokens, or are not known
+    besides; empty if they follow another convention."""
     design = runs.design
     if design.params_active is None or design.tokens is None:
         return ""
     product = FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active) * np.asarray(design.tokens)
     ratio = 1.0 if design.flops is None else np.asarray(design.flops) / product
-    return OF_ACTIVE if np.all(np.abs(np.log(ratio)) < np.log(COUNTED_ALIKE)) else ""
+    # The median tolerates rounded sizes and single mistakes.
+    return OF_ACTIVE if abs(np.log(np.median(ratio))) < np.log(COUNTED_ALIKE) else ""
 
 
 COUNTED_ALIKE = 1.05
-"""Largest ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
+"""Largest median ratio of FLOPs to 6 N D, or the inverse, that counts as equal."""
 OF_ACTIVE = "6-params-active"
 """Convention of FLOPs in ``laws.conventions.FLOPS``."""
 

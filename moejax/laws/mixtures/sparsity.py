@@ -262,6 +262,7 @@ ENTRIES = (
                 {"optimal_sparsity": "S*"},
                 _sparsity_at_size,
                 ends={"optimal_sparsity": (0.0, MOST_SPARSE)},
+                assumes=convention().meaning,
             ),
         ),
         claims={
