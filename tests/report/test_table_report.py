@@ -236,7 +236,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     assert "report:" in capsys.readouterr().out
 
 
-EVIDENCE = {"loss-vs-compute", "predicted", "profile", "influence", "starts"}
+EVIDENCE = {f"figure-{name}" for name in ("loss-vs-compute", "fit", "profile", "influence", "starts")}
 """Figures that are drawn of the runs beside a fit."""
 
 
@@ -265,7 +265,7 @@ def reported(fitted, tmp_path_factory):
 
 def test_a_fit_beside_its_runs_is_a_page_with_what_it_rests_on(reported):
     text = (reported / PAGE).read_text()
-    assert set(Page(text).names) >= {*EVIDENCE, "held-out-ranges"}
+    assert set(Page(text).names) >= {*EVIDENCE, "figure-held-out-ranges"}
     assert text.index("optimal_params_active (N*) at flops = 1e+22") < text.index('id="coefficients"')
     assert (reported / COMPUTE).read_bytes().startswith(b"%PDF")
 

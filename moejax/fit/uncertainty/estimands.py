@@ -222,7 +222,7 @@ def also_needed(rule: DecisionRule, given: Container[str]) -> str:
 def _with_given(names: Sequence[str]) -> str:
     """Return how a user gives the quantities of a decision."""
     given = [f"{name}=…" for name in names]
-    return option_hint(f"with --decide {','.join(given)}") or f"with {', '.join(given)}"
+    return option_hint(f"with --decide {','.join(given)}") or f"with moejax.decide(fit, {', '.join(given)})"
 
 
 def what_is_decided(law: type) -> str:

@@ -47,7 +47,7 @@ RUN, CURVE, TARGET, CHOSEN = "run", "best", "target", "design"
 
 
 @dataclass(frozen=True)
-class Family:
+class CurveFamily:
     """Runs with about the same expansion."""
 
     label: str
@@ -58,7 +58,7 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
-class Least:
+class LowestLoss:
     """A law's lowest loss at every budget, over sizes with the proportions of one family of models."""
 
     like: Mapping[str, float]
@@ -171,7 +171,7 @@ def as_decided(law: Law, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     return {name: one for name, one in values.items() if kept or name != "flops"}
 
 
-def _expansion(family: Family) -> float:
+def _expansion(family: CurveFamily) -> float:
     return family.like.get("params_total", 1.0) / family.like.get("params_active", 1.0)
 
 
@@ -209,7 +209,7 @@ def _sizes(values: Mapping[str, np.ndarray]) -> str:
 
 
 def _curve(
-    fit: FitResult | Law, law: Law, least: Least, family: str, level: float, target: float | None
+    fit: FitResult | Law, law: Law, least: LowestLoss, family: str, level: float, target: float | None
 ) -> list[dict[str, str | float]]:
     """Return the rows of a curve, and of its prediction at the target budget, if any."""
     kinds = [CURVE] * len(least.budgets) + [TARGET] * bool(target)
@@ -250,7 +250,7 @@ def spent_on(values: Mapping[str, np.ndarray]) -> np.ndarray:
     return FLOPS_PER_PARAM_AND_TOKEN * active * values["tokens"]
 
 
-def families_of(values: Mapping[str, np.ndarray], spent: np.ndarray) -> list[Family]:
+def families_of(values: Mapping[str, np.ndarray], spent: np.ndarray) -> list[CurveFamily]:
     """Group runs by expansion. A family's typical run is the largest run of its middle level."""
     ratio = np.ones(len(spent))
     if {"params_total", "params_active"} <= {*values}:
@@ -258,11 +258,11 @@ def families_of(values: Mapping[str, np.ndarray], spent: np.ndarray) -> list[Fam
     families = []
     for own in groups_of(ratio):
         like = own.middle[np.argmax(spent[own.middle])]
-        families.append(Family(own.label, own.rows, {name: float(one[like]) for name, one in values.items()}))
+        families.append(CurveFamily(own.label, own.rows, {name: float(one[like]) for name, one in values.items()}))
     return families
 
 
-def least_of(values: Mapping[str, np.ndarray], family: Family, budgets: np.ndarray) -> Least:
+def least_of(values: Mapping[str, np.ndarray], family: CurveFamily, budgets: np.ndarray) -> LowestLoss:
     """Return a family's lowest loss at every budget, as a function of the law."""
     like, sizes = family.like, [name for name in SIZES if name in values]
     main = "params_active" if "params_active" in like else "params_total"
@@ -274,7 +274,7 @@ def least_of(values: Mapping[str, np.ndarray], family: Family, budgets: np.ndarr
     if sizes:
         smallest, largest = values[main].min() / REACH, values[main].max() * REACH
         ratios = (math.log(smallest / like[main]), math.log(largest / like[main]))
-    return Least(like, sizes, main, counted, budgets, ratios)
+    return LowestLoss(like, sizes, main, counted, budgets, ratios)
 
 
 def loss_vs_compute(inputs: FigureInputs) -> Figure:

@@ -113,7 +113,8 @@ def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
 def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
     """Return a table of fitted runs: measurement, prediction, the law's inputs, and FLOPs and expansion if known."""
     kept = runs.where(runs.weight > 0)
-    names = dict.fromkeys((*type(result.law).inputs, "flops", "expansion"))
+    known_ratio = kept.design.params_total is not None and kept.design.params_active is not None
+    names = dict.fromkeys((*type(result.law).inputs, "flops", *(["expansion"] * known_ratio)))
     inputs = {name: value for name in names if (value := value_of(kept.design, name)) is not None}
     return pd.DataFrame(
         {

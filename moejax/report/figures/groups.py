@@ -21,7 +21,7 @@ MEANING = "Expansion is total / active parameters."
 
 
 @dataclass(frozen=True)
-class Group:
+class ExpansionGroup:
     """Runs with about the same expansion."""
 
     label: str
@@ -32,7 +32,7 @@ class Group:
     """Indices of the runs of its middle level."""
 
 
-def groups_of(expansion: np.ndarray) -> list[Group]:
+def groups_of(expansion: np.ndarray) -> list[ExpansionGroup]:
     """Return up to ``CLASSES`` groups of runs in ascending order of expansion.
 
     Dense runs form their own group. Runs of unknown expansion are in no group.
@@ -48,7 +48,7 @@ def groups_of(expansion: np.ndarray) -> list[Group]:
             np.flatnonzero((expansion >= low) & (expansion <= high))
             for low, high in ((own[0][0], own[-1][-1]), (middle[0], middle[-1]))
         )
-        groups.append(Group(label_of(own), color, rows, inside))
+        groups.append(ExpansionGroup(label_of(own), color, rows, inside))
     return groups
 
 

@@ -23,8 +23,8 @@ from moejax.report.figures.compute import (
     ACCORDING_TO_DECISIONS,
     CURVE,
     RUN,
-    Family,
-    Least,
+    CurveFamily,
+    LowestLoss,
     as_decided,
     convention_of,
     families_of,
@@ -86,7 +86,7 @@ def isoflop_table(fit: FitResult | Law, runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _curve_of(law: Law, least: Least) -> Callable[[int, np.ndarray], list[tuple[str, float, float]]]:
+def _curve_of(law: Law, least: LowestLoss) -> Callable[[int, np.ndarray], list[tuple[str, float, float]]]:
     """Return a function that computes the curve at a budget over the sizes of runs."""
     losses = jax.jit(jax.vmap(least.loss, (None, None, 0)))
     with float64():
@@ -190,7 +190,7 @@ def leverage_table(fit: FitResult | Law, runs: Runs, *, flops: float | None = No
     return table.assign(over=base.label, level=level, method=method_of(fit), convention=convention)
 
 
-def _expansion(family: Family) -> float:
+def _expansion(family: CurveFamily) -> float:
     return family.like["params_total"] / family.like["params_active"]
 
 
@@ -198,8 +198,8 @@ def _expansion(family: Family) -> float:
 class _Leverage:
     """FLOPs of the best model of one family per FLOP of the best model of another, at equal loss."""
 
-    family: Least
-    base: Least
+    family: LowestLoss
+    base: LowestLoss
 
     def __call__(self, law: Law) -> Array:
         return jax.vmap(functools.partial(self._at, law))(jnp.asarray(self.family.budgets))
