@@ -15,6 +15,7 @@ from moejax.design.build import integer_shape
 from moejax.design.coordinates import Coordinate, Shapes, Sizes
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
+from moejax.fit.uncertainty.extrapolation import flops_convention
 from moejax.laws.accounting import design_of, flops_per_token, params
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
@@ -115,6 +116,8 @@ def like(
     experts if they are in ``inputs``. Other sizes keep their ratio to the width. Unique tokens do not exceed the
     table's maximum.
 
+    FLOPs are 6 per active parameter and token if those of the runs are, or are unknown; else they are counted exactly.
+
     Args:
       causal: True if ``most_flops`` limits ``causal_flops``.
 
@@ -149,6 +152,9 @@ def like(
     design = Design(**{name: np.asarray([getattr(d, name) for d in designs], float) for name in FIELDS})
     if "unique_tokens" in inputs:
         design = replace(design, unique_tokens=np.minimum(design.tokens, runs.design.unique_tokens.max()))
+    if flops_convention(runs):
+        # Without FLOPs in the table, or with 6 N D, the budget counts the same.
+        design = replace(design, flops=FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens)
     flops = np.asarray(design.flops, float)
     without_mask = [flops_per_token(a, sequence_length).training_causal * tokens for a, tokens in seen]
     causal_flops = np.asarray(without_mask, float)

@@ -44,6 +44,7 @@ from moejax.fit.uncertainty.estimands import (
     find,
     prediction_estimand,
 )
+from moejax.fit.uncertainty.extrapolation import flops_convention
 from moejax.laws import PUBLISHED
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
@@ -432,7 +433,8 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str], vocab_size: int | 
         rule = "" if sizes is None else f" (at most {MOST_VOCABULARY:.0%} of the table's smallest model)"
         said, vocab_size = f" and a vocabulary of {own:,} tokens{rule}", own
         choices.append(argument("vocab_size"))
-    say(f"Candidates have the proportions of {listed(names)}{said}; choose others ({listed(choices, 'or')}).")
+    counted = " Their FLOPs are 6·N·D, like the table's." if flops_convention(read.runs) else ""
+    say(f"Candidates have the proportions of {listed(names)}{said}; choose others ({listed(choices, 'or')}).{counted}")
     return _with_vocabulary([*_with_experts_of(design, found[0], inputs), *found[1:]], vocab_size)
 
 

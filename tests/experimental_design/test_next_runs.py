@@ -325,6 +325,17 @@ def test_candidates_are_buildable_near_the_table_and_within_the_budget():
     assert len({a.num_experts for a in found.architectures}) > 3
 
 
+@pytest.mark.parametrize(("times", "of_params"), [(None, True), (6.1, True), (8.0, False)])
+def test_candidates_cost_as_the_runs_of_the_table_do(times, of_params):
+    sizes = {"params_active": np.asarray([5e4, 4e5]), "tokens": np.asarray([3e5, 4e6])}
+    counted = {} if times is None else {"flops": times * sizes["params_active"] * sizes["tokens"]}
+    runs = runs_from(Design(**sizes, **counted), [3.0, 2.5])
+    found = like([SMALL], ("params_active", "tokens"), runs, most_flops=2e14, sequence_length=128)
+    product = 6 * found.design.params_active * found.design.tokens
+    assert np.allclose(found.flops, product, rtol=1e-9) == of_params
+    assert np.array_equal(found.flops, found.design.flops)
+
+
 def test_candidates_have_ratios_near_those_of_the_table():
     table = Design(
         params_active=np.asarray([5e4, 4e5]), params_total=np.asarray([5e4, 1e6]), tokens=np.asarray([3e5, 4e6]),
