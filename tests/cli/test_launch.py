@@ -377,7 +377,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--set", "qos=a", "--set", "qos=b"], "--set qos was given twice"),
         (["slurm", TINY, "--chip", "cpu", "--minutes", "3"], "the signal to save comes 120 seconds before the limit"),
         (["slurm", TINY, "--chip", "cpu", "--nodes", "3"], "on --nodes 3: A batch has 32 sequences"),
-        (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "and the requested number, 24, does not work"),
+        (["slurm", TINY, "--chip", "h100", "--nodes", "3"], "cannot be trained on 24 chips"),
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
         (["slurm", PILOT[0], "--chip", "h100"], "Shard it with --config.recipe.mesh.fsdp=-1"),
         (

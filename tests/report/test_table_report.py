@@ -231,7 +231,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
     parsed = Page((tmp_path / "out" / PAGE).read_text())
     assert parsed.open == []
-    assert {"chapter-002-grid", "coefficients", "provenance"} <= set(parsed.names)
+    assert {"figure-chapter-002-grid", "coefficients", "provenance"} <= set(parsed.names)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA, WRITTEN, ".lock"}
     assert "report:" in capsys.readouterr().out
 
