@@ -38,7 +38,13 @@ class Constraint:
 
 
 def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
-    """Return constraints that fix quantities at the given values."""
+    """Return constraints that fix quantities at the given values.
+
+    Raises:
+      UserError: ``given`` is not a mapping of names to values.
+    """
+    if not isinstance(given, Mapping):
+        raise UserError(f'hold is {shown(given)}; give a dictionary of names and values, such as {{"expansion": 16}}.')
     return tuple(Constraint(name=name, low=float(value), high=float(value)) for name, value in given.items())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, restated
 from moejax.design.coordinates import Coordinate, Sizes, Space
-from moejax.design.measures import MEASURES, CostAssumptions
+from moejax.design.measures import MEASURES, CostAssumptions, in_units
 from moejax.design.solve import CompiledProblem, Lane, Solved, local, output_of, solve
 from moejax.errors import UserError
 from moejax.float64 import float64
@@ -70,6 +70,12 @@ class Problem:
             if math.isnan(constraint.low) or not above:
                 raise UserError(f"No positive number satisfies {constraint}; give a positive bound.")
             least = next((c for c in program.coordinates if c.name == constraint.name and c.least), None)
+            bounds = next((c for c in program.coordinates if c.name == constraint.name), None)
+            if bounds is not None and (
+                constraint.low > bounds.high or (constraint.high < bounds.low and not bounds.least)
+            ):
+                low, high = in_units(bounds.name, bounds.low), in_units(bounds.name, bounds.high)
+                raise UserError(f"{constraint} is outside the range of the search; give a value from {low} to {high}.")
             if least is not None and constraint.high < least.low:
                 raise UserError(
                     f"{constraint} is impossible: {least.name} ({least.meaning}) is at least {least.low:g}; give "

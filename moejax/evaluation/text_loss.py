@@ -13,12 +13,13 @@ from moejax.data.config import DataConfig
 from moejax.data.corpus import joined
 from moejax.data.prepare import prepare
 from moejax.data.rows import CompleteWindows, Packed, Validation, chosen
+from moejax.data.sources import skipped
 from moejax.data.tokenizer import Tokenizer
 from moejax.errors import UserError
 from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_model
 from moejax.model.runtime import Runtime
 from moejax.result import Column, Result, Table
-from moejax.say import ProgressCallback
+from moejax.say import ProgressCallback, say
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
@@ -99,6 +100,8 @@ def _rows(
     cut = Packed if packing == "documents" else CompleteWindows
     with tempfile.TemporaryDirectory() as folder:
         for number, text in enumerate(settings.text):
+            if left_out := str(skipped(text) or ""):
+                say(f"{text}: {left_out}")
             prepared = prepare(
                 text,
                 Path(folder) / str(number),

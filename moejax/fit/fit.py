@@ -34,7 +34,7 @@ def fit(
     *,
     loss_law: Any = None,
     bootstrap: int = 0,
-    hold_out: str | Sequence[str] = (),
+    hold_out: str | Sequence[str] | None = (),
     **options: Any,
 ) -> FitResult:
     """Fit a law to runs. Confidence and prediction intervals of the result are clustered by group (runs of one
@@ -90,7 +90,7 @@ def fit(
         law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else _read(runs, law, reading)
     own, dropped = (read, ()) if isinstance(read, Runs) else (read.runs, read.dropped)
-    rules = [hold_out] if isinstance(hold_out, str) else [*hold_out]
+    rules = [hold_out] if isinstance(hold_out, str) else [*(hold_out or ())]
     if rules and not isinstance(read, ReadRuns):
         raise UserError("hold_out selects rows of a table; give a file, a DataFrame or the result of moejax.read_runs.")
     splits = [split_by(read, rule) for rule in rules if isinstance(read, ReadRuns)]

@@ -51,10 +51,12 @@ def design_that_fits(
       UserError: the topology's memory is unknown, no model was built, or none fits.
     """
     room = ROOM * topology.known_chip.device.memory_bytes * topology.devices
-    why, fastest = "", 0.0
+    too_slow = ""
+    fastest = 0.0
+    reasons: list[str] = []
 
     def tried(limit: float, number: int) -> DesignResult | None:
-        nonlocal why, fastest
+        nonlocal too_slow, fastest
         if progress:
             progress(
                 f"state of at most {format_bytes(limit / topology.devices, 3)} per device", number, TRIES + SCANNED
@@ -62,21 +64,21 @@ def design_that_fits(
         try:
             decision = design(Constraint(name="memory_bytes", high=limit))
         except UserError as error:
-            why = told(error)
+            reasons.append(told(error))
             return None
         if decision.built is None:
-            why = decision.not_built
+            reasons.append(decision.not_built)
             return None
         training, batch = _training(decision, topology)
         every = candidates(training, topology)
         if not every:
-            why = f"No design fits on {topology.name}; use more or larger chips, or a smaller budget."
+            reasons.append(f"No design fits on {topology.name}; use more or larger chips, or a smaller budget.")
             return None
         on = _on(topology, min(every, key=lambda one: one.seconds_without_overlap), batch)
         fastest = max(fastest, on.roofline_mfu)
         mfu = decision.optimum.problem.assumptions.mfu
         if on.roofline_mfu < mfu:
-            why = (
+            too_slow = (
                 f"No design reaches the assumed MFU of {mfu:.0%} on {topology.name}; the highest by the roofline, "
                 f"without overlap of communication, is {fastest:.1%}. Assume less "
                 f"({argument('mfu', str(math.floor(100 * fastest) / 100))}), or give fewer or other chips."
@@ -89,7 +91,8 @@ def design_that_fits(
         if found := tried(limit, number):
             break
     else:
-        raise UserError(why)
+        # Under the largest limit, a refusal is not due to the limit.
+        raise UserError(too_slow or reasons[0])
     if number:
         larger = np.geomspace(limit, limits[number - 1], SCANNED + 2)[1:-1]
         scanned = [tried(float(one), number + 1 + i) for i, one in enumerate(larger)]

@@ -171,6 +171,8 @@ def parse(text: str) -> Topology:
     Raises:
       ValueError: the chip or slice does not exist; the message suggests the nearest.
     """
+    if not isinstance(text, str):
+        raise UserError(f"The topology is {text!r}; give a text, such as 'h100:8x8'.")
     chip, _, sizes = text.strip().lower().partition(":")
     several = re.fullmatch(r"(\d{1,6})x(.+)", chip)
     chip = several[2] if several else chip

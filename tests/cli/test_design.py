@@ -106,6 +106,9 @@ def test_a_design_for_a_topology_fits_by_the_estimates_and_has_their_mesh(capsys
         (("--topology", "h100:8", "--chips", "8"), "exclude each other"),
         (("--topology", "h100:8", "--sweep", "flops=1e21:1e22"), "--topology designs one model"),
         (("--days", "30"), "--days needs --topology or --chips"),
+        (("--topology", "h100:8", "--mfu", "0.99"), "No design reaches the assumed MFU of 99% on h100:8"),
+        (("--hold", "expansion=20000"), "expansion = 20000 is outside the range of the search"),
+        (("--range", "tokens=1e19:1e20"), "is outside the range of the search"),
     ],
 )
 def test_a_topology_that_cannot_be_designed_for_is_refused(words, sentence, capsys):

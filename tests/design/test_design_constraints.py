@@ -15,6 +15,7 @@ from moejax.design.problem import of_sizes, optimize
 from moejax.design.sensitivity import along, flat_region, prices, undecided
 from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.accounting import design_of
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.dense.chinchilla import HOFFMANN_2022, frontier
@@ -302,3 +303,23 @@ def test_shapes_have_heads_and_widths_that_hardware_likes(model, wider):
         assert integer_shape(like, {"model_dim": like.model_dim, "top_k": 1}).fault_in_training == ""
     exact = integer_shape(like, {"model_dim": round(like.model_dim * wider)}, exact=True)
     assert exact.num_kv_heads == max(1, round(like.num_kv_heads * exact.model_dim / like.model_dim))
+
+
+@pytest.mark.parametrize("held", [{"shared_share": 0.25}, {"shared_share": 0.0}, {"active_experts": 9.0}])
+def test_any_variable_of_a_law_can_be_held_fixed_in_the_model_too(held):
+    chosen = design("zhao", flops=1e21, params_total=1e10, hold=held)
+    ((name, value),) = held.items()
+    assert chosen.optimum.values[name] == value
+    (near,) = [one for one in chosen.flat if one.name == name]
+    assert (near.low, near.high) == (value, value)
+    built = design_of(chosen.built.architecture, 1.0)
+    assert float(getattr(built, name)) == pytest.approx(value, abs=0.05)
+
+
+def test_wrong_types_of_constraints_are_sentences():
+    with pytest.raises(UserError, match="hold is 'expansion=4'; give a dictionary"):
+        design("zhao", flops=1e21, hold="expansion=4")
+    with pytest.raises(UserError, match="The topology is 5; give a text"):
+        design("zhao", flops=1e21, topology=5)
+    with pytest.raises(UserError, match="`days` needs `topology`"):
+        design("zhao", flops=1e21, days=3)
