@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MEASURED = "measured steps on one H200 took 1.5 to 1.7 times the program's estimate, and no other chip was measured"
 """Accuracy of the estimates compared with measured steps (docs/benchmarks.md, One H200)."""
 
-ROOFLINE_MEASURED = "On one H200, a measured step took 2.4 times this estimate; no other chip was measured."
+ROOFLINE_MEASURED = 2.4
 """Accuracy of ``analytic_estimate``: 0.152 s for the step with 0.358 s (docs/benchmarks.md, One H200)."""
 QUANTIZED_MEASURED = "on one H200 neither 8-bit type was faster than bfloat16, and no other chip was measured"
 """Measured gain of 8-bit matmuls (docs/benchmarks.md, One H200)."""
@@ -160,12 +160,13 @@ def estimate_summary(
         times |= {f"links along {axes}": one for axes, one in roofline.link_seconds.items()}
         times |= {"a step": seconds, "without any overlap": roofline.step_seconds_without_overlap}
         notes = [
-            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. {ROOFLINE_MEASURED} A compiled plan "
-            "is more accurate.",
+            f"The roofline's MFU is {mfu:.1%}, limited by {roofline.limited_by}. A compiled plan is more accurate.",
             f"{run}: a lower bound, at the roofline.",
             f"Expected at {assumed_mfu:.0%} MFU (--mfu, as in moejax launch and design): "
             f"{_cost_text(expected, topology.chips, price)}."
             + (" This exceeds the roofline's MFU; lower --mfu." if assumed_mfu > mfu else ""),
+            f"At {ROOFLINE_MEASURED:g} times the roofline, as one step on one H200 was measured (no other chip was): "
+            f"{_cost_text(hours * ROOFLINE_MEASURED, topology.chips, price)}.",
         ]
         columns = (Column(""), Column("roofline", lambda value: f"{value:.4g} s"))
         tables.append(Table("estimated time of a step", columns, list(times.items()), notes))

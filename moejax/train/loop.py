@@ -212,6 +212,8 @@ class Trainer:
             return state
         if again:
             self.log(f"The {phase.name} has no checkpoint at step {end}; its steps from step {start} on are repeated.")
+        elif start > phase.start:
+            self.log(f"The {phase.name} resumes from step {start}.")
         if not self.stop.steps:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins once compilation is done.")
         self.begin(COMPILING)
