@@ -63,7 +63,7 @@ def report(
         folder of a study.
       out: output folder. The default is NAME-report next to a file, and ``report`` for an object. The report of a study
         is always in the study's folder.
-      laws: for a table, the laws to fit; by default all that the columns allow.
+      laws: for a table, the laws to fit; by default the most common ones that the columns allow.
       flops: for a table, the budget of the decisions; by default ten times the largest run's FLOPs.
       resamples: for a table, the number of bootstrap resamples; by default 300.
       runs: for a ``FitResult``, the fitted runs, from which the diagnostics are computed.

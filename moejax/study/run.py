@@ -42,7 +42,7 @@ from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.directory.identity import TRAINING
 from moejax.train.directory.row_file import row_file
 from moejax.train.training import vmap_groups
-from moejax.wording import argument, command, counted, some, told
+from moejax.wording import argument, command, counted, listed, some, told
 
 ASKED = "downstream.json"
 """File in a study's folder with the requested downstream tasks."""
@@ -351,7 +351,7 @@ def _save_fits(analysed: Analysed, folder: Path) -> None:
         law.fit.save(folder / "fits" / f"{law.name}.json")
 
 
-MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
+MOST_LAWS = ("chinchilla", "effective_params", "expert_count", "five_factor", "sparsity")
 """Laws that are fitted to a table by default."""
 
 
@@ -432,6 +432,8 @@ def conclude_table(
     path = run_table.write(runs, folder / TABLE)
     full = {str(column) for column in runs.columns if runs[column].notna().all()}
     chosen = tuple(laws) or tuple(law for law in MOST_LAWS if set(LAWS[law].inputs) <= full)
+    if not laws:
+        notes = (*notes, f"The laws of this report are {listed(chosen)}; moejax compare tests all laws of the columns.")
     if flops is None:
         flops = 10 * float(runs["flops"].max()) if "flops" in full else Analysis.decision_flops
     sizes = [size for size in ("tokens", "params_active", "flops") if size in full and runs[size].nunique() > 1]

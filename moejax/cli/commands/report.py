@@ -36,7 +36,7 @@ class ReportCommand(TableOptions, name="report"):
     out: Path | None = out("output folder, for a table or a fit (default: NAME-report next to it)")
     laws: str = option(
         "",
-        "laws to fit, separated by commas (default: all that the columns allow)",
+        "laws to fit, separated by commas (default: the most common ones that the columns allow)",
         metavar="NAMES",
         group="a run table",
     )
