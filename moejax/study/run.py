@@ -432,7 +432,7 @@ def conclude_table(
     path = run_table.write(runs, folder / TABLE)
     full = {str(column) for column in runs.columns if runs[column].notna().all()}
     chosen = tuple(laws) or tuple(law for law in MOST_LAWS if set(LAWS[law].inputs) <= full)
-    if not laws:
+    if chosen and not laws:
         notes = (*notes, f"The laws of this report are {listed(chosen)}; moejax compare tests all laws of the columns.")
     if flops is None:
         flops = 10 * float(runs["flops"].max()) if "flops" in full else Analysis.decision_flops
