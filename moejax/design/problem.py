@@ -69,18 +69,15 @@ class Problem:
             above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)
             if math.isnan(constraint.low) or not above:
                 raise UserError(f"No positive number satisfies {constraint}; give a positive bound.")
-            least = next((c for c in program.coordinates if c.name == constraint.name and c.least), None)
             bounds = next((c for c in program.coordinates if c.name == constraint.name), None)
-            if bounds is not None and (
-                constraint.low > bounds.high or (constraint.high < bounds.low and not bounds.least)
-            ):
+            if bounds is not None and bounds.least and constraint.high < bounds.low:
+                raise UserError(
+                    f"{constraint} is impossible: {bounds.name} ({bounds.meaning}) is at least {bounds.low:g}; give "
+                    f"{bounds.low:g} or more."
+                )
+            if bounds is not None and (constraint.high < bounds.low or constraint.low > bounds.high):
                 low, high = in_units(bounds.name, bounds.low), in_units(bounds.name, bounds.high)
                 raise UserError(f"{constraint} is outside the range of the search; give a value from {low} to {high}.")
-            if least is not None and constraint.high < least.low:
-                raise UserError(
-                    f"{constraint} is impossible: {least.name} ({least.meaning}) is at least {least.low:g}; give "
-                    f"{least.low:g} or more."
-                )
         for constraint in self.merged_constraints().values():
             if constraint.low > constraint.high:
                 raise UserError(

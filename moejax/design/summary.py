@@ -115,9 +115,9 @@ def _on_topology(decision: DesignResult) -> list[str]:
     days = built.measures["chip_hours"] / on.chips / 24
     note = (
         f"On {on.topology}: {on.choice} needs an estimated {format_bytes(on.memory_bytes, 3)} of the "
-        f"{format_bytes(on.device_memory_bytes, 3)} per device (in six plans, XLA needed 0.9 to 1.8 times the "
-        f"estimate). At an MFU of {mfu:.0%}, training takes {days:.3g} days; the roofline without overlap allows "
-        f"{on.roofline_mfu:.0%}. Compile the plan before you reserve the chips."
+        f"{format_bytes(on.device_memory_bytes, 3)} per device. At an MFU of {mfu:.0%}, training takes {days:.3g} "
+        f"days; the roofline without overlap allows {on.roofline_mfu:.0%}. Compile the plan before you reserve the "
+        "chips."
     )
     if any(price.constraint.name == "memory_bytes" for price in decision.prices):
         note += " memory_bytes is the largest limit that was tried with a design that fits at this MFU."

@@ -96,6 +96,21 @@ def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> Load
     return LoadedModel(weights, _fitting(tokenizer, weights), first, _length(folder), origin)
 
 
+def load_with_tokenizer(path: Path, tokenizer: str | None = None) -> tuple[LoadedModel, Tokenizer]:
+    """Load the model in a folder, as ``load_model`` does, and its tokenizer.
+
+    Raises:
+      UserError: as for ``load_model``, or there is no tokenizer.
+    """
+    model = load_model(path, tokenizer)
+    if model.tokenizer is None:
+        raise UserError(
+            f"{path} contains no tokenizer. Pass the tokenizer that the model was trained with as --tokenizer: "
+            "bytes, or the path of a tokenizer.json."
+        )
+    return model, model.tokenizer
+
+
 def _fitting(tokenizer: Tokenizer | None, weights: Weights) -> Tokenizer | None:
     if tokenizer is not None and tokenizer.vocab_size > weights.architecture.vocab_size:
         raise UserError(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moejax.errors import UserError
+from moejax.data.tokenizer import Tokenizer
 from moejax.evaluation.harness import HarnessModel, answer_lengths, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
-from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_model
+from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_with_tokenizer
 from moejax.evaluation.suites import Suite
 from moejax.model.runtime import Runtime
 from moejax.result import Column, Result, Table
@@ -49,12 +49,7 @@ def run_tasks(
     update(0.0, "reading task files")
     loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
     update(0.0, "reading weights")
-    given = load_model(path, settings.tokenizer)
-    if given.tokenizer is None:
-        raise UserError(
-            f"{path} contains no tokenizer. Pass the tokenizer that the model was trained with as --tokenizer: "
-            "bytes, or the path of a tokenizer.json."
-        )
+    given, tokenizer = load_with_tokenizer(path, settings.tokenizer)
     model = LanguageModel(
         given.weights,
         Runtime(compute_dtype=settings.dtype or DEFAULT_DTYPE),
@@ -63,7 +58,7 @@ def run_tasks(
     )
     asked = HarnessModel(
         model,
-        given.tokenizer,
+        tokenizer,
         first_token=given.first_token,
         max_new_tokens=settings.max_new_tokens,
         seed=settings.seed,
@@ -76,21 +71,22 @@ def run_tasks(
             results.setdefault(name, {}).update(part)
     answers = {task: answer_lengths(lengths) for task, lengths in asked.answers.items()}
     return {
-        **_about(settings, path, given, asked),
+        **_about(settings, path, given, tokenizer, asked),
         "versions": versions(),
         **_plain(results),
         **({"answers": answers} if answers else {}),
     }
 
 
-def _about(settings: EvaluationSettings, path: Path, given: LoadedModel, asked: HarnessModel) -> dict[str, Any]:
-    assert given.tokenizer is not None
+def _about(
+    settings: EvaluationSettings, path: Path, given: LoadedModel, tokenizer: Tokenizer, asked: HarnessModel
+) -> dict[str, Any]:
     return {
         "model": {"path": str(path), **given.origin, "fingerprint": fingerprint(given.weights)},
         "tokenizer": {
-            "name": Path(given.tokenizer.name).name,
-            "sha256": given.tokenizer.sha256,
-            "opening": list(given.tokenizer.opening),
+            "name": Path(tokenizer.name).name,
+            "sha256": tokenizer.sha256,
+            "opening": list(tokenizer.opening),
             "empty_context": asked.prefix_token_id,
             "end_of_document": asked.eot_token_id,
         },

@@ -16,7 +16,7 @@ from moejax.data.rows import CompleteWindows, Packed, Validation, chosen
 from moejax.data.sources import skipped
 from moejax.data.tokenizer import Tokenizer
 from moejax.errors import UserError
-from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_model
+from moejax.evaluation.load_model import DEFAULT_LENGTH, LoadedModel, fingerprint, load_with_tokenizer
 from moejax.model.runtime import Runtime
 from moejax.result import Column, Result, Table
 from moejax.say import ProgressCallback, say
@@ -48,21 +48,16 @@ def text_losses(path: Path, settings: TextSettings, update: ProgressCallback) ->
       UserError: the model or a text cannot be read, or a text has fewer than two tokens.
     """
     update(0.0, "reading weights")
-    model = load_model(path, settings.tokenizer)
-    if model.tokenizer is None:
-        raise UserError(
-            f"{path} contains no tokenizer. Pass the tokenizer that the model was trained with as --tokenizer: "
-            "bytes, or the path of a tokenizer.json."
-        )
+    model, tokenizer = load_with_tokenizer(path, settings.tokenizer)
     training = _evaluation(model, settings)
     packing = model.training.recipe.data.packing if model.training else DataConfig.packing
-    rows = _rows(model.tokenizer, packing, training.recipe.data.sequence_length, settings, update)
+    rows = _rows(tokenizer, packing, training.recipe.data.sequence_length, settings, update)
     update(0.0, f"evaluating {rows.targets:,} tokens")
     program = make_program(training, make_mesh(MeshShape(), jax.devices()[:1]))
     evaluated = evaluate(program, model.weights.params, model.weights.expert_bias, rows)
     return {
         "model": {"path": str(path), **model.origin, "fingerprint": fingerprint(model.weights)},
-        "tokenizer": {"name": Path(model.tokenizer.name).name, "sha256": model.tokenizer.sha256},
+        "tokenizer": {"name": Path(tokenizer.name).name, "sha256": tokenizer.sha256},
         "settings": {
             "sequence_length": training.recipe.data.sequence_length,
             "packing": packing,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from moejax.design.measures import CostAssumptions
 from moejax.plan.analytic_estimate import analytic_estimate
 from moejax.plan.search import ROOM, PlanCandidate, ways
 from moejax.plan.step_time import mfu_of_step
@@ -126,7 +127,7 @@ def _cost_text(chip_hours: float, chips: int, price: float | None) -> str:
     return f"{time}, {format(chip_hours, 3)} chip-hours{cost}"
 
 
-ASSUMED_MFU = 0.4
+ASSUMED_MFU = CostAssumptions.mfu
 """Model FLOPs utilization that ``moejax launch`` and ``moejax design`` assume."""
 ESTIMATED = "In six plans for TPUs, XLA needed 0.9 to 1.8 times the estimated memory."
 """Accuracy of ``AnalyticEstimate.memory``."""

@@ -863,3 +863,10 @@ def test_losses_outside_the_axis_are_noted_in_the_picture():
     (text,) = figure.drawing.axes[0].texts
     assert text.get_text().endswith("up to 11.00, are outside the axis.")
     assert text.get_text() in figure.caption
+
+
+def test_an_interval_that_excludes_its_point_is_drawn():
+    table = pd.DataFrame({"kind": ["best", "best", "target"], "family": "dense", "flops": [1e20, 1e21, 1e21]})
+    table = table.assign(loss=[3.0, 2.5, 2.5], low=[2.9, 2.6, 2.6], high=[3.1, 2.7, 2.7], level=0.9, method="bootstrap")
+    figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
+    assert "2.500 [2.600, 2.700]" in "".join(text.get_text() for axes in figure.drawing.axes for text in axes.texts)

@@ -281,9 +281,10 @@ def _series(axes: Axes, series: Series, most: float, style: dict[str, Any], *, c
         if style.get("linestyle"):
             axes.fill_between(series.x, series.low, series.high, color=series.color, alpha=BAND_ALPHA, linewidth=0)
         else:
-            low, high = np.subtract(series.y, series.low), np.subtract(series.high, series.y)
+            # An interval from resamples may exclude its point, so the bar is drawn around the interval's own middle.
+            middle, half = np.add(series.low, series.high) / 2, np.subtract(series.high, series.low) / 2
             # Caps are wider than the point, which may hide a short bar.
-            axes.errorbar(series.x, series.y, [low, high], fmt="none", color=series.color, lw=1.2, capsize=7, zorder=5)
+            axes.errorbar(series.x, middle, half, fmt="none", color=series.color, lw=1.2, capsize=7, zorder=5)
     if series.tokens is None:
         axes.plot(series.x, series.y, color=series.color, linewidth=series.width, clip_on=not clip_off, **style)
         return
