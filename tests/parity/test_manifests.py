@@ -49,7 +49,7 @@ def run(program, given, folder):
 
 
 def printed(capsys, *words):
-    assert main(["launch", *map(str, words)]) == 0
+    assert main(["launch", *map(str, words), "--config.recipe.data.source=gs://bucket/corpus"]) == 0
     return list(yaml.safe_load_all(capsys.readouterr().out))
 
 
