@@ -17,6 +17,7 @@ from moejax.cli.progress import progress_display
 from moejax.cli.shared import Share, StudyOptions, settings_of
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.quantities import ASSUMED_MFU
 from moejax.ranges import whole
 from moejax.say import say
 from moejax.wording import command, counted, some, told
@@ -64,7 +65,7 @@ class LaunchOptions(StudyOptions):
     submit: bool = option(False, "submit the jobs, instead of printing them", excludes=("print",))
     print: bool = option(False, "print the jobs, and write nothing (the default)")
     chip: str | None = option(None, "chip of the jobs: h100, v5p, …; for Slurm also cpu", metavar="NAME")
-    mfu: Share = option(0.4, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
+    mfu: Share = option(ASSUMED_MFU, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
     words: tuple[str, ...] = ()
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
