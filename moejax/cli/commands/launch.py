@@ -90,6 +90,7 @@ class LaunchOptions(StudyOptions):
         for warning in analysis.warnings(study):
             _say(warning)
         study.check_data()
+        self._say_data(study, out)
         if self.submit:
             engine.check()
         tasks = self._not_done(study, out, tasks)
@@ -145,6 +146,25 @@ class LaunchOptions(StudyOptions):
                 raise
             _say(told(error))
             return study
+
+    def _say_data(self, study: Study, out: str) -> None:
+        """Report sources that are not on this machine, and a prepared corpus that the longest budget repeats."""
+        from moejax.data.corpus import absent_parts, read_of_prepared, repetition_text
+        from moejax.storage import is_remote
+        from moejax.train.directory.identity import DATA
+
+        recipe = max((one.recipe for one in study.trainings()), key=lambda recipe: max(recipe.budgets_tokens))
+        folder = Path(out, DATA)
+        absent = absent_parts(recipe.data, folder)
+        # With --submit and a local folder, this machine opens the corpus, and a missing source is an error.
+        if absent and (is_remote(out) or not self.submit):
+            here = "" if is_remote(out) else ", and --submit reads it on this machine"
+            _say(
+                f"This machine does not have {some([part.source for part in absent])}, so the size of the data is "
+                f"unknown. The jobs read the data at the same path{here}."
+            )
+        if repeated := repetition_text(read_of_prepared(recipe.data, folder, max(recipe.budgets_tokens))):
+            _say(repeated)
 
     def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
         from moejax.study.run import materialize_at
