@@ -13,6 +13,9 @@ SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 SMALLEST, LARGEST = 1e-60, 1e60
 """Bounds of valid numbers. Within them, products and powers fit in a float64."""
 
+ASSUMED_MFU = 0.4
+"""Model FLOPs utilization (MFU) that estimates of time and cost assume, unless the user gives another."""
+
 LONGEST = 100
 """Maximum length of a number's text. The patterns below take quadratic time."""
 

@@ -55,6 +55,7 @@ from moejax.plan import process
 from moejax.plan.design_that_fits import design_that_fits
 from moejax.plan.plan import Plan
 from moejax.plan.topology import parse
+from moejax.quantities import ASSUMED_MFU
 from moejax.ranges import Copies, FormulaLength, Level, NotNegative, PositiveShare, Quantity, Reach, RunCount, VocabSize
 from moejax.report.leverage import LeverageTable, leverage_of_tables, leverage_under_formula, leverage_under_law
 from moejax.report.trainings import trained
@@ -233,7 +234,7 @@ def next_runs(
     flops: Quantity | None = None,
     chip_hours: Quantity | None = None,
     chip: str = "h100",
-    mfu: PositiveShare = 0.4,
+    mfu: PositiveShare = ASSUMED_MFU,
     most: RunCount = 10,
     largest: Quantity | None = None,
     repeats: RunCount = 1,
@@ -356,7 +357,7 @@ def design(
     shape: bool = False,
     topology: str | None = None,
     days: float | None = None,
-    mfu: PositiveShare = 0.4,
+    mfu: PositiveShare = ASSUMED_MFU,
     within: float = 0.001,
     level: float = 0.9,
     **at_most: float | int,

@@ -82,6 +82,24 @@ def unique_tokens(parts: Sequence[PartRead]) -> int:
     return round(math.fsum(part.tokens * (min(part.epochs, 1.0) if repeated else 1.0) for part in parts))
 
 
+MANY_EPOCHS = 4
+"""Number of passes over a text above which a message warns about repetition."""
+
+
+def repetition_text(read: Sequence[PartRead], above: float = 1.0) -> str:
+    """Return a message about the part that the longest budget reads most often; empty if it reads no part more than
+    ``above`` times.
+    """
+    most = max(read, key=lambda part: part.epochs, default=None)
+    if most is None or most.epochs <= above:
+        return ""
+    advice = f" More than about {MANY_EPOCHS} repetitions add little (Muennighoff et al. 2023)."
+    return (
+        f"The longest budget reads {most.name or 'the text'} {most.epochs:,.3g} times ({most.tokens:,.0f} different "
+        f"tokens).{advice if most.epochs > MANY_EPOCHS else ''}"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """A corpus opened for training."""
@@ -283,8 +301,8 @@ def check_sources(config: DataConfig, folder: Path) -> None:
       UserError: such a source is missing or has no readable files.
     """
     _packing(config)
-    unread = [part for part, place in _placed(config, folder) if not (place / MANIFEST).is_file()]
-    absent = [part for part in unread if not is_there(part.source)]
+    unread = _unread(config, folder)
+    absent = absent_parts(config, folder)
     if absent and config.named_mixture:
         raise UserError(
             f"data.named_mixture {config.named_mixture} has {len(config.parts)} parts, and "
@@ -300,6 +318,31 @@ def check_sources(config: DataConfig, folder: Path) -> None:
     for part in unread:
         if not (path_of(part.source) / MANIFEST).is_file():
             check_source(part.source)
+
+
+def absent_parts(config: DataConfig, folder: Path) -> list[WeightedSource]:
+    """Return the parts that are not on this machine, neither as a source nor as a prepared set in ``folder``."""
+    return [part for part in _unread(config, folder) if not is_there(part.source)]
+
+
+def _unread(config: DataConfig, folder: Path) -> list[WeightedSource]:
+    return [part for part, place in _placed(config, folder) if not (place / MANIFEST).is_file()]
+
+
+def read_of_prepared(config: DataConfig, folder: Path, tokens: int) -> list[PartRead]:
+    """Return the tokens and epochs that a budget of ``tokens`` reads of each prepared set on this machine. Other parts
+    are left out. The epochs are estimated without packing documents, because that takes time and writes files.
+    """
+    placed = _placed(config, folder)
+    total = sum(part.weight for part, _ in placed)
+    reads = []
+    for part, place in placed:
+        prepared = [path for path in (place, path_of(part.source)) if (path / MANIFEST).is_file()]
+        if prepared and part.weight:
+            share = part.weight / total
+            unique = config.unique_tokens * share or PreparedSet(prepared[0]).manifest.train.tokens
+            reads.append(PartRead(part.name, unique, tokens * share / unique))
+    return reads
 
 
 def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path]]:

@@ -181,9 +181,14 @@ def _manifest(
         named=tuple(name for shard in shards for name in shard.corrupt_named)[:NAMED_CORRUPT],
     )
     splits = {name: summed(SplitTotals, [getattr(shard, name) for shard in shards]) for name in SPLITS}
-    _check_corrupt(source, corrupt, splits, size_bytes, corrupt_share)
+    all_held_out = validation_share == 1
+    # Only commands that hold out a part of the documents have an option for the share of corrupt records.
+    remedy = "leave them out" if all_held_out else "allow more with --corrupt-share (data.corrupt_share)"
+    _check_corrupt(source, corrupt, splits, size_bytes, corrupt_share, remedy)
+    if all_held_out and not splits["validation"].documents:
+        raise UserError(f"{source} has no document; give more text.")
     for name, split in splits.items():
-        if not split.documents and not (name == "train" and validation_share == 1):
+        if not split.documents and not all_held_out:
             number = sum(split.documents for split in splits.values())
             raise UserError(
                 f"The {name} split of {source} has no document; the source has {number:,} and the validation share "
@@ -209,7 +214,12 @@ def _manifest(
 
 
 def _check_corrupt(
-    source: str, corrupt: CorruptRecords, splits: dict[str, SplitTotals], size_bytes: int, allowed: float
+    source: str,
+    corrupt: CorruptRecords,
+    splits: dict[str, SplitTotals],
+    size_bytes: int,
+    allowed: float,
+    remedy: str,
 ) -> None:
     records = corrupt.records + sum(split.documents for split in splits.values())
     lost = max(corrupt.records / max(records, 1), corrupt.bytes / max(size_bytes, 1))
@@ -217,7 +227,7 @@ def _check_corrupt(
         shown = "; ".join(corrupt.named[:3]) + ("; …" if corrupt.records > 3 else "")
         raise UserError(
             f"{corrupt.records:,} of {records:,} records of {source} are corrupt ({lost:.2%}; at most {allowed:.2%} "
-            f"is allowed): {shown}. Fix the records, or allow more with --corrupt-share (data.corrupt_share)."
+            f"is allowed): {shown}. Fix the records (text must be UTF-8), or {remedy}."
         )
 
 

@@ -99,7 +99,7 @@ def write_shard(
         for batch in _batches(input_shard, corrupt):
             for document, tokens in zip(batch, _tokens(batch, tokenizer), strict=True):
                 if tokens is None:
-                    corrupt.add(Corrupt(document.name, "it is not UTF-8"))
+                    corrupt.add(Corrupt(document.name, _not_utf8(document)))
                     continue
                 _check_ids(document, tokens, tokenizer)
                 digest = document.digest()
@@ -216,6 +216,15 @@ def _tokens(batch: list[Document], tokenizer: Tokenizer) -> list[np.ndarray | No
     texts = [document.content for document in batch if isinstance(document.content, bytes)]
     encoded = iter(tokenizer.encode(texts)) if texts else iter(())
     return [next(encoded) if isinstance(d.content, bytes) else d.content for d in batch]
+
+
+def _not_utf8(document: Document) -> str:
+    assert isinstance(document.content, bytes)
+    try:
+        document.content.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8 (at byte {error.start:,} of the document)"
+    raise AssertionError(f"the tokenizer refused {document.name}, which is UTF-8")
 
 
 def _check_ids(document: Document, tokens: np.ndarray, tokenizer: Tokenizer) -> None:

@@ -14,7 +14,7 @@ from moejax.laws.chips import flops_per_hour
 from moejax.laws.conventions import FLOPS
 from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.memory import kv_cache_bytes
-from moejax.quantities import format, format_bytes
+from moejax.quantities import ASSUMED_MFU, format, format_bytes
 from moejax.wording import argument, did_you_mean
 
 
@@ -33,7 +33,7 @@ class CostAssumptions:
     """Number of tokens served over the model's lifetime."""
     chip_flops: float = 989e12
     """Peak FLOPs per second of a chip; by default of an H100 in dense bfloat16 (NVIDIA's data sheet)."""
-    mfu: float = 0.4
+    mfu: float = ASSUMED_MFU
     """Fraction of the peak that training reaches. As in plans and runs, it does not count masked attention scores."""
 
 

@@ -24,6 +24,7 @@ from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.program import make_program
 from moejax.train.training import Recipe, Training
+from moejax.wording import counted, some, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,16 @@ def text_losses(path: Path, settings: TextSettings, update: ProgressCallback) ->
     """
     update(0.0, "reading weights")
     model, tokenizer = load_with_tokenizer(path, settings.tokenizer)
-    training = _evaluation(model, settings)
+    mesh = make_mesh(MeshShape(), jax.local_devices())
+    training = _evaluation(model, settings, mesh.size)
     packing = model.training.recipe.data.packing if model.training else DataConfig.packing
-    rows = _rows(tokenizer, packing, training.recipe.data.sequence_length, settings, update)
+    rows = _rows(tokenizer, packing, training.recipe.data, settings, update)
     update(0.0, f"evaluating {rows.targets:,} tokens")
-    program = make_program(training, make_mesh(MeshShape(), jax.devices()[:1]))
-    evaluated = evaluate(program, model.weights.params, model.weights.expert_bias, rows)
+    program = make_program(training, mesh)
+    # Every device holds all weights, and evaluates a part of each batch.
+    params = jax.device_put(model.weights.params, program.shardings.params)
+    expert_bias = jax.device_put(model.weights.expert_bias, program.shardings.expert_bias)
+    evaluated = evaluate(program, params, expert_bias, rows)
     return {
         "model": {"path": str(path), **model.origin, "fingerprint": fingerprint(model.weights)},
         "tokenizer": {"name": Path(tokenizer.name).name, "sha256": tokenizer.sha256},
@@ -67,18 +72,19 @@ def text_losses(path: Path, settings: TextSettings, update: ProgressCallback) ->
     }
 
 
-def _evaluation(model: LoadedModel, settings: TextSettings) -> Training:
+def _evaluation(model: LoadedModel, settings: TextSettings, devices: int) -> Training:
     """Return a training run whose evaluation has the model's rows and type of computation."""
     recipe = model.training.recipe if model.training else None
     length = settings.max_length or model.sequence_length or DEFAULT_LENGTH
     dtype = settings.dtype or (recipe.runtime.compute_dtype if recipe else "float32")
-    batch = max(1, settings.batch_tokens // length) * length
+    batch = devices * max(1, settings.batch_tokens // length) * length
     # Experts with a capacity are evaluated in groups of as many tokens as in the training run.
     data = DataConfig(
         sequence_length=length,
         # Rows have segments, which also mark padding.
         packing="documents",
         validation_tokens=max(length, recipe.data.validation_tokens if recipe else DataConfig.validation_tokens),
+        corrupt_share=recipe.data.corrupt_share if recipe else DataConfig.corrupt_share,
     )
     data.check()
     quantization = recipe.runtime.matmul_quantization if recipe else "none"
@@ -88,27 +94,43 @@ def _evaluation(model: LoadedModel, settings: TextSettings) -> Training:
 
 
 def _rows(
-    tokenizer: Tokenizer, packing: str, length: int, settings: TextSettings, update: ProgressCallback
+    tokenizer: Tokenizer, packing: str, data: DataConfig, settings: TextSettings, update: ProgressCallback
 ) -> Validation:
-    """Tokenize the texts, and cut them into rows."""
-    parts = []
+    """Tokenize the texts, and cut them into rows of ``data.sequence_length``.
+
+    Raises:
+      UserError: texts cannot be read, or have fewer than two tokens. The message names all of them.
+    """
+    parts, problems = [], []
     cut = Packed if packing == "documents" else CompleteWindows
     with tempfile.TemporaryDirectory() as folder:
         for number, text in enumerate(settings.text):
-            if left_out := str(skipped(text) or ""):
-                say(f"{text}: {left_out}")
-            prepared = prepare(
-                text,
-                Path(folder) / str(number),
-                tokenizer=tokenizer,
-                validation_share=1.0,
-                text_field=settings.text_field,
-                update=update,
-            )
-            rows = cut(prepared.split("validation"), length)
-            if not len(rows):
-                raise UserError(f"{text} has fewer than two tokens, so nothing can be predicted; give more text.")
+            try:
+                if left_out := str(skipped(text) or ""):
+                    say(f"{text}: {left_out}")
+                prepared = prepare(
+                    text,
+                    Path(folder) / str(number),
+                    tokenizer=tokenizer,
+                    validation_share=1.0,
+                    corrupt_share=data.corrupt_share,
+                    text_field=settings.text_field,
+                    update=update,
+                )
+                rows = cut(prepared.split("validation"), data.sequence_length)
+                if not len(rows):
+                    raise UserError(f"{text} has fewer than two tokens, so nothing can be predicted; give more text.")
+            except UserError as error:
+                problems.append(error)
+                continue
+            if (corrupt := prepared.manifest.corrupt).records:
+                say(f"{text}: {counted(corrupt.records, 'corrupt record')} skipped: {some(corrupt.named)}")
             parts.append((text, prepared, chosen(rows, len(rows)), True))
+        if len(problems) > 1:
+            reasons = some([told(error).rstrip(".") for error in problems], most=10, between="; ")
+            raise UserError(f"{len(problems)} of {len(settings.text)} texts cannot be evaluated: {reasons}.")
+        if problems:
+            raise problems[0]
         return joined(parts)
 
 

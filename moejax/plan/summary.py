@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from moejax.design.measures import CostAssumptions
 from moejax.plan.analytic_estimate import analytic_estimate
 from moejax.plan.search import ROOM, PlanCandidate, ways
 from moejax.plan.step_time import mfu_of_step
-from moejax.quantities import format, format_bytes
+from moejax.quantities import ASSUMED_MFU, format, format_bytes
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.sharding import DCN_DATA
 from moejax.wording import option_hint
@@ -127,8 +126,6 @@ def _cost_text(chip_hours: float, chips: int, price: float | None) -> str:
     return f"{time}, {format(chip_hours, 3)} chip-hours{cost}"
 
 
-ASSUMED_MFU = CostAssumptions.mfu
-"""Model FLOPs utilization that ``moejax launch`` and ``moejax design`` assume."""
 ESTIMATED = "In six plans for TPUs, XLA needed 0.9 to 1.8 times the estimated memory."
 """Accuracy of ``AnalyticEstimate.memory``."""
 

@@ -30,6 +30,10 @@ ROUTING = {
 """Headings of ``moejax.routing.sums.statistics``, short enough for 80 columns."""
 
 
+METRICS_MISSING = (
+    "metrics.jsonl lacks steps before the newest checkpoint; restore a copy of the file to see their losses and speed"
+)
+
 MOST_SOURCES = 12
 """Maximum number of sources whose losses are shown in a line of text."""
 
@@ -106,9 +110,11 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     yield "state", f"{state_text(status)}: {status.why}" if status.why else state_text(status)
     if status.phase is not None and status.step is not None and status.tokens is not None:
         yield (
-            "logged step",
+            "last step",
             f"{status.phase}, step {status.step:,}: {format(status.tokens)} tokens of {format(status.budget_tokens)}",
         )
+    if status.metrics_missing:
+        yield "metrics", METRICS_MISSING
     if status.total_steps is not None:
         yield "steps", f"{status.steps_done:,} of {status.total_steps:,}"
     if status.loss is not None:
@@ -161,6 +167,7 @@ def _steps(status: Status) -> str:
 def study_trainings(statuses: Sequence[Status]) -> Result:
     """Return the state of every training run of a study."""
     why = [f"{status.name} {status.state}: {status.why}" for status in statuses if status.why]
+    why += [f"{status.name}: {METRICS_MISSING}" for status in statuses if status.metrics_missing]
     return Result(tables=[Table.of("Trainings", TRAININGS, statuses)], notes=why, data=statuses)
 
 

@@ -15,7 +15,15 @@ import jax
 from jax.sharding import Mesh
 
 from moejax.config import dump
-from moejax.data.corpus import Corpus, check_sources, open_corpus, tokenizer_of, vocab_size_to_prepare
+from moejax.data.corpus import (
+    MANY_EPOCHS,
+    Corpus,
+    check_sources,
+    open_corpus,
+    repetition_text,
+    tokenizer_of,
+    vocab_size_to_prepare,
+)
 from moejax.errors import UserError, out_of_memory
 from moejax.folder import HeldLock, differences, has_writer, only_writer
 from moejax.quantities import format_bytes
@@ -37,8 +45,6 @@ from moejax.wording import counted, says, told
 
 FEW_DOCUMENTS = 10
 """Number of held-out documents below which a message names it."""
-MANY_EPOCHS = 4
-"""Number of passes over a text above which a message warns about repetition."""
 
 PREPARING_SECONDS = SILENT_SECONDS[OPENING_DATA]
 """Timeout for processes that wait for the main process to tokenize a corpus or to read initial weights."""
@@ -156,12 +162,8 @@ def open_data(
             f"all of them are used.{few if documents < FEW_DOCUMENTS else ''}"
         )
     rows = max(first.recipe.budgets_tokens) // data.sequence_length
-    most = max(corpus.read(rows, rows), key=lambda part: part.epochs)
-    if most.epochs > MANY_EPOCHS:
-        log(
-            f"The longest budget reads {most.name or 'the text'} {most.epochs:,.3g} times ({most.tokens:,.0f} "
-            f"different tokens). More than about {MANY_EPOCHS} repetitions add little (Muennighoff et al. 2023)."
-        )
+    if repeated := repetition_text(corpus.read(rows, rows), above=MANY_EPOCHS):
+        log(repeated)
     return corpus
 
 

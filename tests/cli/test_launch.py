@@ -15,6 +15,7 @@ import yaml
 from moejax.__main__ import main
 from moejax.config import build, dump
 from moejax.data.config import DataConfig
+from moejax.data.prepare import prepare
 from moejax.laws.chips import find
 from moejax.plan.topology import parse
 from moejax.storage import matching, open_storage
@@ -63,6 +64,31 @@ def test_no_job_is_printed_that_has_no_corpus(capsys, monkeypatch, tmp_path):
         assert main([*words, f"--config.recipe.data.source={source}"]) == status
         said.append("names no corpus; give one" in capsys.readouterr().err)
     assert said == [True, False]
+
+
+def test_a_corpus_that_is_not_here_and_one_that_repeats_are_named(capsys, monkeypatch, tmp_path):
+    (tmp_path / "texts").mkdir()
+    for number in range(40):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"Sentence {number} after another. " * 40)
+    tokens = prepare(str(tmp_path / "texts"), tmp_path / "set").manifest.train.tokens
+    monkeypatch.chdir(tmp_path)
+
+    def said(source, budget):
+        words = [ONE, f"--config.recipe.data.source={source}", f"--config.recipe.budgets_tokens={budget}"]
+        assert main(["launch", "slurm", *words, "--chip", "h100", "--out", "/shared/x"]) == 0
+        return capsys.readouterr().err
+
+    assert "This machine does not have web, so the size of the data is unknown." in said("web", 65536)
+    twice = said("set", 2 * 65536)
+    assert "This machine does not have" not in twice
+    epochs = 2 * 65536 / tokens
+    assert f"The longest budget reads set {epochs:.3g} times ({tokens:,} different tokens)." in twice
+    assert "add little" not in twice
+    assert "add little" in said("set", 2**20)
+    # The size of a text that is not prepared is unknown.
+    unprepared = said("texts", 2**20)
+    assert "This machine does not have" not in unprepared
+    assert "The longest budget reads" not in unprepared
 
 
 def test_slurm_gets_an_array_for_each_kind_of_resources(printed):

@@ -201,7 +201,7 @@ def test_no_utf8_is_corrupt_for_a_tokenizer_of_text_and_not_for_bytes(bpe, tmp_p
     kept = {"validation_share": 0.3, "corrupt_share": 0.1}
     assert prepare(str(tmp_path), tmp_path / "bytes", **kept).manifest.corrupt.records == 0
     refused = prepare(str(tmp_path), tmp_path / "bpe", tokenizer=str(bpe), **kept).manifest.corrupt
-    assert refused.named == ("latin.txt: it is not UTF-8",)
+    assert refused.named == ("latin.txt: it is not UTF-8 (at byte 3 of the document)",)
 
 
 @pytest.mark.parametrize("name", TOKEN_WRITERS)

@@ -8,6 +8,7 @@ from small_model import SMALL
 
 from moejax.__main__ import main
 from moejax.data.prepare import prepare
+from moejax.data.train_tokenizer import train_tokenizer
 from moejax.model import transformer
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
@@ -88,6 +89,32 @@ def test_each_text_of_weights_has_a_loss_however_short_it_is(weights, tmp_path, 
     assert [one["bytes"] for one in found] == [519, 9]
     alone = [losses(capsys, *words, "--text", path)[0] for path in both]
     assert [one["loss"] for one in alone] == pytest.approx([one["loss"] for one in found], rel=1e-5)
+
+
+def test_every_text_that_cannot_be_evaluated_is_named_in_one_sentence(weights, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("some text " * 50)
+    train_tokenizer(str(tmp_path / "text.txt"), tmp_path / "tokenizer.json", vocab_size=257)
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "empty.txt").write_text("")
+    names = ["latin.txt", "text.txt", "empty.txt", "missing.txt"]
+    words = ["eval", str(weights), "--text", *(str(tmp_path / name) for name in names)]
+    assert main([*words, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 2
+    said = capsys.readouterr().err
+    assert "3 of 4 texts cannot be evaluated: " in said
+    assert "latin.txt: it is not UTF-8 (at byte 3 of the document). Fix the records (text must be UTF-8)" in said
+    assert "empty.txt has fewer than two tokens" in said
+    assert f"There is no file or folder {tmp_path / 'missing.txt'}" in said
+    assert "--corrupt-share" not in said
+    # Tokens of the tokenizer bytes are the bytes of any text, as in training.
+    assert main([*words[:4], "--tokenizer", "bytes"]) == 0
+
+
+def test_records_that_are_skipped_are_named(weights, tmp_path, capsys):
+    lines = ['{"text": "one"}'] * 200 + ["no JSON"]
+    (tmp_path / "records.jsonl").write_text("\n".join(lines))
+    words = ["eval", str(weights), "--text", str(tmp_path / "records.jsonl"), "--tokenizer", "bytes"]
+    assert main([*words, "--max-length", "16"]) == 0
+    assert "1 corrupt record skipped: records.jsonl" in capsys.readouterr().err
 
 
 def test_text_that_cannot_be_evaluated_is_a_sentence(weights, tmp_path, capsys):

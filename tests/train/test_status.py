@@ -60,6 +60,40 @@ def test_a_finished_training(eight, tmp_path):
     assert read_status(tmp_path).attempts == 1
 
 
+def test_a_training_whose_log_was_lost_is_as_far_as_its_newest_checkpoint(eight, tmp_path, capsys):
+    train(eight, tmp_path)
+    (tmp_path / "branch-4096.json").unlink()
+    whole = read_status(tmp_path)
+    assert not whole.metrics_missing
+    log = tmp_path / "metrics.jsonl"
+    log.unlink()
+    status = read_status(tmp_path)
+    assert status.metrics_missing
+    for name in ("phase", "step", "tokens", "steps_done", "total_steps"):
+        assert getattr(status, name) == getattr(whole, name)
+    assert status.loss is None
+    assert main(["status", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "last step branch-4096, step 16" in said
+    assert "metrics.jsonl lacks steps before the newest checkpoint" in said
+
+
+def test_a_checkpoint_between_two_logged_steps_is_the_last_step_and_no_line_is_missing(eight, tmp_path):
+    train(eight, tmp_path)
+    (tmp_path / "branch-4096.json").unlink()
+    settings = json.loads((tmp_path / "training.json").read_text())
+    settings.pop("moejax")
+    settings["recipe"]["log_every_steps"] = 10
+    write_json(tmp_path / "training.json", settings)
+    log = tmp_path / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if json.loads(line)["step"] < 16))
+    status = read_status(tmp_path)
+    assert (status.phase, status.step, status.tokens, status.steps_done) == ("branch-4096", 16, 4096, 19)
+    assert not status.metrics_missing
+    assert status.loss is not None
+
+
 def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, capsys):
     train(eight, tmp_path)
     assert main(["status", str(tmp_path), "--verify"]) == 0
@@ -372,7 +406,7 @@ def test_the_last_validation_loss_is_shown_with_its_phase_and_sources(tmp_path, 
     assert read_status(tmp_path).last_validation == last
     assert main(["status", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"logged step +trunk, step 39:", said)
+    assert re.search(r"last step +trunk, step 39:", said)
     assert "2.9000 nats/token (web 2.5000, code 3.1000) at branch-2048, step 1" in said
 
 

@@ -30,7 +30,7 @@ from moejax.cli.shared import (
 )
 from moejax.errors import UserError
 from moejax.folder import atomic_write, write_json, write_text, written_in
-from moejax.quantities import parse
+from moejax.quantities import ASSUMED_MFU, parse
 from moejax.ranges import NotNegative, whole
 from moejax.say import say
 from moejax.wording import command
@@ -140,7 +140,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     context: Length = option(32_768, "tokens in the key-value cache, for --kv-bytes", metavar="TOKENS", group=COUNTING)
     served_tokens: NotNegative = option(0.0, "tokens served, for --lifetime-flops", metavar="NUMBER", group=COUNTING)
     chip_flops: Positive = option(989e12, "peak FLOP/s of one chip", metavar="NUMBER", group=COUNTING)
-    mfu: Share = option(0.4, "assumed share of the peak FLOP/s", metavar="SHARE", group=COUNTING)
+    mfu: Share = option(ASSUMED_MFU, "assumed share of the peak FLOP/s", metavar="SHARE", group=COUNTING)
     shape: bool = option(False, "search over shapes with exact counts, instead of over sizes first", group=SHAPE)
     exact_shape: bool = option(
         False,

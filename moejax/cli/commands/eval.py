@@ -71,7 +71,7 @@ class EvalCommand(Command, name="eval"):
     max_new_tokens: Count | None = option(
         None, "maximum number of tokens of a generated answer, up to the task's own maximum", metavar="N"
     )
-    batch_tokens: Count = option(8192, "tokens per batch", metavar="N")
+    batch_tokens: Count = option(8192, "tokens per batch; for --text, on each device", metavar="N")
     dtype: str | None = option(
         None,
         "data type of the computation (default: float32; for --text, that of the training run)",

@@ -17,6 +17,7 @@ from moejax.cli.progress import progress_display
 from moejax.cli.shared import Share, StudyOptions, settings_of
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.quantities import ASSUMED_MFU
 from moejax.ranges import whole
 from moejax.say import say
 from moejax.wording import command, counted, some, told
@@ -64,7 +65,7 @@ class LaunchOptions(StudyOptions):
     submit: bool = option(False, "submit the jobs, instead of printing them", excludes=("print",))
     print: bool = option(False, "print the jobs, and write nothing (the default)")
     chip: str | None = option(None, "chip of the jobs: h100, v5p, …; for Slurm also cpu", metavar="NAME")
-    mfu: Share = option(0.4, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
+    mfu: Share = option(ASSUMED_MFU, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
     words: tuple[str, ...] = ()
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
@@ -89,6 +90,7 @@ class LaunchOptions(StudyOptions):
         for warning in analysis.warnings(study):
             _say(warning)
         study.check_data()
+        self._say_data(study, out)
         if self.submit:
             engine.check()
         tasks = self._not_done(study, out, tasks)
@@ -144,6 +146,25 @@ class LaunchOptions(StudyOptions):
                 raise
             _say(told(error))
             return study
+
+    def _say_data(self, study: Study, out: str) -> None:
+        """Report sources that are not on this machine, and a prepared corpus that the longest budget repeats."""
+        from moejax.data.corpus import absent_parts, read_of_prepared, repetition_text
+        from moejax.storage import is_remote
+        from moejax.train.directory.identity import DATA
+
+        recipe = max((one.recipe for one in study.trainings()), key=lambda recipe: max(recipe.budgets_tokens))
+        folder = Path(out, DATA)
+        absent = absent_parts(recipe.data, folder)
+        # With --submit and a local folder, this machine opens the corpus, and a missing source is an error.
+        if absent and (is_remote(out) or not self.submit):
+            here = "" if is_remote(out) else ", and --submit reads it on this machine"
+            _say(
+                f"This machine does not have {some([part.source for part in absent])}, so the size of the data is "
+                f"unknown. The jobs read the data at the same path{here}."
+            )
+        if repeated := repetition_text(read_of_prepared(recipe.data, folder, max(recipe.budgets_tokens))):
+            _say(repeated)
 
     def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:
         from moejax.study.run import materialize_at

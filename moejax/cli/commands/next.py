@@ -25,6 +25,7 @@ from moejax.cli.shared import (
 )
 from moejax.errors import UserError
 from moejax.folder import write_text
+from moejax.quantities import ASSUMED_MFU
 from moejax.ranges import Reach, RunCount, VocabSize, whole
 from moejax.run_sources.source import source
 from moejax.say import say
@@ -67,7 +68,7 @@ class NextCommand(LawOptions, SearchOptions, ArchitectureOptions, name="next"):
         None, "total GPU-hours (chip-hours) of all new runs, on --chip at --mfu", metavar="NUMBER"
     )
     chip: str = option("h100", "chip for --chip-hours: h800, v5p, …", metavar="NAME")
-    mfu: Share = option(0.4, "assumed share of the chip's peak FLOP/s", metavar="SHARE")
+    mfu: Share = option(ASSUMED_MFU, "assumed share of the chip's peak FLOP/s", metavar="SHARE")
     k: RunCount = option(10, "maximum number of new runs", metavar="COUNT")
     candidates: Path | None = option(
         None,

@@ -14,6 +14,7 @@ from moejax.cli.progress import progress, waiting
 from moejax.cli.shared import ConfigOptions, Share
 from moejax.errors import UserError
 from moejax.folder import atomic_write
+from moejax.quantities import ASSUMED_MFU
 from moejax.ranges import NotNegative, whole
 from moejax.stored import write_json
 
@@ -75,7 +76,7 @@ class PlanCommand(ConfigOptions, name="plan"):
     )
     price: NotNegative | None = option(None, "price of one chip for an hour, in any currency", metavar="COST")
     mfu: Share = option(
-        0.4,
+        ASSUMED_MFU,
         "expected share of the peak FLOP/s, for the expected time of --estimate",
         metavar="SHARE",
         needs=("estimate",),

@@ -12,6 +12,7 @@ from moejax.cli.progress import progress_display
 from moejax.cli.shared import Share, StudyOptions, Workers
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.quantities import ASSUMED_MFU
 from moejax.ranges import NotNegative, whole
 from moejax.say import say
 from moejax.wording import command, counted, some
@@ -39,7 +40,7 @@ class StudyCommand(StudyOptions, name="study"):
     )
     dry_run: bool = option(False, "print runs, FLOPs, memory, time and cost; train nothing", group=BEFORE)
     chip: str = option("h100", "chip of the estimate: h800, v5p, …", metavar="NAME", group=BEFORE)
-    mfu: Share = option(0.4, "assumed share of the chip's peak FLOP/s", metavar="SHARE", group=BEFORE)
+    mfu: Share = option(ASSUMED_MFU, "assumed share of the chip's peak FLOP/s", metavar="SHARE", group=BEFORE)
     price: NotNegative | None = option(
         None, "price of one chip for an hour, in any currency", metavar="COST", group=BEFORE
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.folder import has_writer
-from moejax.stored import Missing, read_json
+from moejax.stored import Damaged, Missing, read_json
 from moejax.train.directory.attempts import (
     DONE,
     INTERRUPTED,
@@ -24,7 +25,7 @@ from moejax.train.directory.attempts import (
     seconds_by_bucket,
 )
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING
-from moejax.train.directory.manifest import COMMITTED, finished_checkpoints, finished_steps, validation_losses
+from moejax.train.directory.manifest import committed_at, finished_checkpoints, validation_losses
 from moejax.train.directory.metrics import TRUNK, VALIDATION_LOSS, last_lines, number, source_losses
 from moejax.train.directory.row_file import read_rows, row_file
 
@@ -45,9 +46,11 @@ class Status:
     activity: str
     """Activity of a running training run, such as ``compiling``; empty while it logs steps, or if it is not running."""
     phase: str | None
-    """Phase of the last logged step."""
+    """Phase of the last step, which is the last logged step or, if it is later, that of the newest checkpoint."""
     step: int | None
-    """Last logged step of the phase. Steps of a branch are counted from the start of the trunk."""
+    """Last step of the phase. Steps of a branch are counted from the start of the trunk."""
+    metrics_missing: bool
+    """True if the log lacks lines before the newest checkpoint. The log's other values are then unknown."""
     steps_done: int
     """Number of steps done in trunk and branches."""
     total_steps: int | None
@@ -105,12 +108,19 @@ def read_status(folder: Path) -> Status:
         raise UserError(f"{folder} contains several vmapped runs; name the folder of one of them in {folder / RUNS}.")
     budgets = training["recipe"]["budgets_tokens"]
     attempts = read_attempts(folder)
+    # Read the checkpoints before the log, because a running training logs a step before it saves the step.
+    checkpoint = _last_checkpoint(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
+    metrics_missing = False
+    if checkpoint is not None and _is_after(checkpoint, last):
+        if metrics_missing := _lacks_lines(last, checkpoint, training["recipe"].get("log_every_steps", 0)):
+            lines, last = [], {}
+        last = {**last, **_position(folder, checkpoint)}
     phase = last.get("phase")
     rows = read_rows(folder, training)
     missing = [budget for budget, row in zip(budgets, rows, strict=True) if row is None]
-    state, why = _state(folder, missing, attempts, bool(lines))
+    state, why = _state(folder, missing, attempts, bool(last))
     total = sum(attempts[-1].phases.values()) if attempts else None
     done = total if state == DONE and total else last.get("steps_done", 0)
     seconds_per_step, tokens_per_second = _speed([line for line in lines if line["phase"] == phase])
@@ -122,9 +132,10 @@ def read_status(folder: Path) -> Status:
         folder=str(folder),
         state=state,
         why=why,
-        activity=running_text(attempts, bool(lines)) if state == RUNNING else "",
+        activity=running_text(attempts, bool(last)) if state == RUNNING else "",
         phase=phase,
         step=last.get("step"),
+        metrics_missing=metrics_missing,
         steps_done=done,
         total_steps=total,
         tokens=last.get("tokens"),
@@ -135,7 +146,7 @@ def read_status(folder: Path) -> Status:
         mfu=_number(last.get("mfu")),
         eta_seconds=left,
         silent_seconds=max(0.0, time.time() - attempts[-1].until) if attempts else None,
-        last_checkpoint=_last_checkpoint(folder, phase),
+        last_checkpoint=checkpoint,
         best_checkpoint=_best_checkpoint(folder),
         skipped_steps=int(number(last["skipped_steps"])) if "skipped_steps" in last else None,
         attempts=len(attempts),
@@ -234,16 +245,43 @@ def _sources(values: dict[str, Any], field: str) -> dict[str, dict[str, float]]:
     return {"sources": sources} if sources else {}
 
 
-def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
-    # Before a branch's first checkpoint, report the trunk's.
-    for name in (phase, TRUNK):
-        place = folder / "checkpoints" / str(name)
+def _last_checkpoint(folder: Path) -> dict[str, Any] | None:
+    times = {}
+    for place in finished_checkpoints(folder):
         # A checkpoint may be removed meanwhile.
-        with contextlib.suppress(OSError):
-            if steps := finished_steps(place):
-                age = time.time() - (place / str(steps[-1]) / COMMITTED).stat().st_mtime
-                return {"phase": name, "step": steps[-1], "age_seconds": max(0.0, age)}
-    return None
+        with contextlib.suppress(OSError, Damaged):
+            times[place] = committed_at(place)
+    known = [place for place, committed in times.items() if math.isfinite(committed)]
+    if not known:
+        return None
+    newest = max(known, key=lambda place: (times[place], int(place.name)))
+    age = max(0.0, time.time() - times[newest])
+    return {"phase": newest.parent.name, "step": int(newest.name), "age_seconds": age}
+
+
+def _is_after(checkpoint: dict[str, Any], last: dict[str, Any]) -> bool:
+    return not last or (checkpoint["phase"] == last["phase"] and checkpoint["step"] > last["step"])
+
+
+def _lacks_lines(last: dict[str, Any], checkpoint: dict[str, Any], every: int) -> bool:
+    """Return whether a step between the last line and a later checkpoint should be in the log. A checkpoint after a
+    stop or some time is not logged, but every ``every``-th step is, and the trunk's steps before a branch.
+    """
+    if not last and checkpoint["phase"] != TRUNK:
+        return True
+    return every > 0 and checkpoint["step"] // every > last.get("step", 0) // every
+
+
+def _position(folder: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``phase``, ``step``, ``tokens`` and ``steps_done`` of a checkpoint, as a log line has them."""
+    # This imports JAX, but only if the checkpoint is later than the log.
+    from moejax.train.training import Training, phases
+
+    training = read_json(folder / TRAINING, Training, remedy=REMEDY)
+    trunk, branches = phases(training)
+    phase, step = checkpoint["phase"], checkpoint["step"]
+    done = [one.steps_done(step) for one in (trunk, *branches) if one.name == phase]
+    return {"phase": phase, "step": step, "tokens": training.recipe.tokens(step), "steps_done": done[0] if done else 0}
 
 
 def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
