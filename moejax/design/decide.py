@@ -214,7 +214,7 @@ def decide(
     Args:
       like: architecture that gives the proportions that the law does not read.
       within: increase of the loss in nats that defines the flat region.
-      exact: True to build the integers nearest to the optimum instead of hardware-friendly multiples.
+      exact: True to also try the integers nearest to the optimum, instead of only hardware-friendly multiples.
       known: the law's published set of constants, or its fit, whose fitted ranges are checked.
       resampled: bootstrap of the fit ``known`` for the intervals; by default the one that is stored with it, if any.
       level: coverage of the intervals.

@@ -187,7 +187,7 @@ def _to_train(decision: DesignResult) -> list[str]:
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
     exact = option_hint(
-        " --exact-shape builds the integers nearest to the optimum instead of hardware-friendly multiples."
+        " --exact-shape also tries the integers nearest to the optimum, instead of only hardware-friendly multiples."
     )
     return [
         f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}.{_expected(decision)} Effect on "

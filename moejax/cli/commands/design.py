@@ -144,7 +144,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     shape: bool = option(False, "search over shapes with exact counts, instead of over sizes first", group=SHAPE)
     exact_shape: bool = option(
         False,
-        "choose the widths and heads nearest to the optimum, without rounding to hardware-friendly multiples",
+        "also try the integers nearest to the optimum, instead of only hardware-friendly multiples",
         group=SHAPE,
     )
     within: Positive = option(
