@@ -248,6 +248,12 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             from moejax.fit.summary import without_intervals
 
             result = replace(result, warnings=[*without_intervals(known, decision.intervals), *result.warnings])
+        if decision.built is not None:
+            # The import takes time, and designs without a model do not need it.
+            from moejax.huggingface.conversion import exports_as
+
+            said = exports_as(decision.built.architecture)
+            result = replace(result, notes=[*result.notes, said], data=result.data | {"exports_as": said})
         if self.chips:
             result = with_chips(result, on_chips(decision, self.chips), problem.assumptions)
         return result
