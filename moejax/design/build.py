@@ -114,8 +114,13 @@ def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = Fa
     """Return the best integer shape near an optimum of shapes; None if no shape satisfies the constraints.
 
     Every shape is trained on as many tokens as the constraints allow. Shapes use hardware-friendly multiples
-    (``integer_shape``) or, with ``exact``, the integers nearest to the optimum.
+    (``integer_shape``). With ``exact``, the integers nearest to the optimum are tried too, so that the result is never
+    worse, unless only the integers hold a fixed value exactly.
     """
+    return _best(optimum.problem, [_nearest(optimum, published, exact=one) for one in {False, exact}])
+
+
+def _nearest(optimum: Optimum, published: Ranged | None, *, exact: bool) -> Built | None:
     problem = optimum.problem
     assert isinstance(problem.space, Shapes), "only shapes are built"
     like = problem.space.like
@@ -129,11 +134,17 @@ def build(optimum: Optimum, published: Ranged | None = None, *, exact: bool = Fa
             built = max_tokens_within(problem, architecture, published)
             if built is not None and not built.broken and built.tokens >= 1:
                 candidates.append(built)
-        # Integers can reach some fixed values exactly, such as no shared experts.
-        candidates = [one for one in candidates if _holds_exactly(problem, one)] or candidates
         if candidates:
-            return min(candidates, key=lambda one: one.goal(problem))
+            return _best(problem, candidates)
     return None
+
+
+def _best(problem: Problem, candidates: Sequence[Built | None]) -> Built | None:
+    """Return the best candidate, among those that hold fixed values exactly if there are any."""
+    built = [one for one in candidates if one is not None]
+    # Integers can reach some fixed values exactly, such as no shared experts.
+    built = [one for one in built if _holds_exactly(problem, one)] or built
+    return min(built, key=lambda one: one.goal(problem), default=None)
 
 
 def _holds_exactly(problem: Problem, built: Built) -> bool:
@@ -146,8 +157,9 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
 
     Large enough widths are multiples of ``MULTIPLES``. The number of key-value heads is a power of two. The number of
     heads is a multiple of this power and, if large enough, of ``HEADS_MULTIPLE``; the head width is unchanged. With
-    ``exact``, widths and heads are the integers nearest to the ratios of ``like``. If a token has only one routed
-    expert, its weight is not normalized, so that the router can be trained.
+    ``exact``, widths and key-value heads are the integers nearest to the ratios of ``like``, and the number of heads is
+    the nearest multiple of the key-value heads. If a token has only one routed expert, its weight is not normalized, so
+    that the router can be trained.
     """
     wider = shape["model_dim"] / like.model_dim
     scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}
@@ -157,16 +169,13 @@ def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool =
 
 
 def _heads(like: Architecture, wider: float, exact: bool) -> dict[str, int]:
-    key_heads = max(1, round(like.num_kv_heads * wider))
-    if exact:
-        return {"num_kv_heads": key_heads, "num_heads": key_heads * (like.num_heads // like.num_kv_heads)}
-    heads = like.num_heads * wider
+    heads, key_heads = like.num_heads * wider, like.num_kv_heads * wider
     if like.num_kv_heads == like.num_heads:
         even = _near(heads, "num_heads", exact)
         return {"num_kv_heads": even, "num_heads": even}
-    key_heads = 2 ** max(0, round(math.log2(like.num_kv_heads * wider)))
-    step = math.lcm(key_heads, _multiple(heads, HEADS_MULTIPLE))
-    return {"num_kv_heads": key_heads, "num_heads": max(1, round(heads / step)) * step}
+    keys = max(1, round(key_heads)) if exact else 2 ** max(0, round(math.log2(key_heads)))
+    step = keys if exact else math.lcm(keys, _multiple(heads, HEADS_MULTIPLE))
+    return {"num_kv_heads": keys, "num_heads": max(1, round(heads / step)) * step}
 
 
 def _near(value: float, name: str, exact: bool) -> int:

@@ -213,6 +213,20 @@ NUM_SHARED = Coordinate(
     starts=(0.5, 2.0),
     linear=True,
 )
+DIMENSIONS = (MODEL_DIM, NUM_LAYERS, NUM_EXPERTS, TOP_K, EXPERT_HIDDEN, NUM_SHARED)
+"""Dimensions of a shape that can be searched."""
+OF_EXPERTS = tuple(one.name for one in (NUM_EXPERTS, TOP_K, EXPERT_HIDDEN, NUM_SHARED))
+"""Dimensions that only an MoE model has."""
+SET_BY = {
+    **{one.name: one.name for one in DIMENSIONS},
+    "expansion": NUM_EXPERTS.name,
+    "expert_expansion": NUM_EXPERTS.name,
+    "activation_ratio": NUM_EXPERTS.name,
+    "active_experts": TOP_K.name,
+    "routed_share": NUM_SHARED.name,
+    "granularity": EXPERT_HIDDEN.name,
+}
+"""Dimension that a constraint makes a coordinate, even if the law does not read it, keyed by the constraint's name."""
 
 
 @dataclass(frozen=True)
@@ -220,16 +234,18 @@ class Shapes:
     """A search space of tokens and of architectures with the proportions of ``like``, whose parameters are counted
     exactly.
 
-    The search chooses the model width and further quantities that the law reads (``inputs``). Quantities that the law
-    does not read are not optimized, because the search would choose their cheapest value, such as one very wide layer.
-    They keep their ratio to the width (depth, heads, feed-forward) or their number (active experts). Vocabulary and
-    kind of attention are unchanged.
+    The search chooses the model width, further quantities that the law reads (``inputs``) and those that a constraint
+    names (``constrained``). Other quantities are not optimized, because the search would choose their cheapest value,
+    such as one very wide layer. They keep their ratio to the width (depth, heads, feed-forward) or their number (active
+    experts). Vocabulary and kind of attention are unchanged.
     """
 
     like: Architecture
     inputs: tuple[str, ...]
     sequence_length: int = 4096
     """Sequence length for training FLOPs."""
+    constrained: tuple[str, ...] = ()
+    """Dimensions that are coordinates because of a constraint (``SET_BY``)."""
 
     @property
     def assumes(self) -> str:
@@ -256,7 +272,7 @@ class Shapes:
             TOKENS: True,
             UNIQUE_TOKENS: "unique_tokens" in reads,
         }
-        return tuple(coordinate for coordinate, is_chosen in chosen.items() if is_chosen)
+        return tuple(one for one, is_chosen in chosen.items() if is_chosen or one.name in self.constrained)
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
         """Return the real-valued architecture and its design."""

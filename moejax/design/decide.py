@@ -20,7 +20,7 @@ from moejax.design.build import (
     training_settings,
 )
 from moejax.design.constraint import Constraint, restated
-from moejax.design.coordinates import EXPANSIONS, UNIQUE_TOKENS, Shapes
+from moejax.design.coordinates import EXPANSIONS, OF_EXPERTS, SET_BY, UNIQUE_TOKENS, Shapes
 from moejax.design.problem import Optimum, Problem, optimize
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, undecided, under_laws
 from moejax.errors import UserError
@@ -214,7 +214,7 @@ def decide(
     Args:
       like: architecture that gives the proportions that the law does not read.
       within: increase of the loss in nats that defines the flat region.
-      exact: True to build the integers nearest to the optimum instead of hardware-friendly multiples.
+      exact: True to also try the integers nearest to the optimum, instead of only hardware-friendly multiples.
       known: the law's published set of constants, or its fit, whose fitted ranges are checked.
       resampled: bootstrap of the fit ``known`` for the intervals; by default the one that is stored with it, if any.
       level: coverage of the intervals.
@@ -337,13 +337,18 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     inputs = tuple(name for name in problem.law.inputs if name != "unique_tokens" or name in chosen)
     space = Shapes(like, inputs, problem.assumptions.sequence_length)
     constraints = tuple(restated(constraint, problem.law, space) for constraint in problem.constraints)
-    sparse = [one for one in constraints if one.name in EXPANSIONS and one.low > 1]
+    sets = {one.name: SET_BY[one.name] for one in constraints if one.name in SET_BY}
+    sparse = [
+        one for one in constraints if sets.get(one.name) in OF_EXPERTS and (one.name not in EXPANSIONS or one.low > 1)
+    ]
     if sparse and not like.is_moe:
         raise UserError(
             f"{sparse[0]} needs an MoE model, but the model that gives the proportions has no experts; give a model "
             f"with experts ({argument('like')})."
         )
-    return replace(problem, space=space, constraints=constraints)
+    # A dense model has no dimensions of experts to search.
+    constrained = sorted({name for name in sets.values() if like.is_moe or name not in OF_EXPERTS})
+    return replace(problem, space=replace(space, constrained=tuple(constrained)), constraints=constraints)
 
 
 def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:

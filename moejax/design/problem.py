@@ -12,7 +12,7 @@ import numpy as np
 
 from moejax.config import unknown
 from moejax.design.constraint import Constraint, restated
-from moejax.design.coordinates import Coordinate, Sizes, Space
+from moejax.design.coordinates import DIMENSIONS, Coordinate, Sizes, Space
 from moejax.design.measures import MEASURES, CostAssumptions, in_units
 from moejax.design.solve import CompiledProblem, Lane, Solved, local, output_of, solve
 from moejax.errors import UserError
@@ -59,11 +59,16 @@ class Problem:
         """Raise ``UserError`` for unknown or contradictory constraints, and for constraints that cannot be measured."""
         program = self.program
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
+        dimensions = {one.name for one in DIMENSIONS} - set(program.names)
         reads = f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}"
         if not program.coordinates:
             raise UserError(f"{reads}, so a design has nothing to choose; give another law.")
         may_be_0 = {"loss", *(c.name for c in program.coordinates if c.linear)}
         for constraint in self.constraints:
+            if constraint.name in dimensions:
+                raise UserError(
+                    f"{constraint} constrains a dimension of the shape; search over shapes ({argument('shape', True)})."
+                )
             if constraint.name not in known:
                 raise UserError(unknown(constraint.name, constraint.name, known))
             above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)
@@ -103,9 +108,12 @@ class Problem:
                 if MEASURES[name].of(candidate, self.assumptions) is None:
                     asked = next((c.said for c in self.constraints if c.name == name and c.said), name)
                     chosen = listed([c.name for c in program.coordinates], "or")
+                    # Only unique tokens determine the epochs.
+                    of_shape = isinstance(self.space, Sizes) and name != "epochs"
+                    shape = f", or search over shapes ({argument('shape', True)})" if of_shape else ""
                     raise UserError(
                         f"{asked} cannot be constrained: {reads}, and these do not determine it. Constrain {chosen} "
-                        f"instead, or search over shapes ({argument('shape', True)})."
+                        f"instead{shape}."
                     )
 
     def merged_constraints(self) -> dict[str, Constraint]:

@@ -11,6 +11,7 @@ from typing import Any
 from moejax.config import dump
 from moejax.design.build import HELD, Built, missed
 from moejax.design.constraint import Constraint
+from moejax.design.coordinates import Shapes
 from moejax.design.decide import DesignResult, Repeats
 from moejax.design.frontier import Landscape, Point
 from moejax.design.measures import CostAssumptions, in_units
@@ -114,13 +115,13 @@ def _on_topology(decision: DesignResult) -> list[str]:
     mfu = decision.optimum.problem.assumptions.mfu
     days = built.measures["chip_hours"] / on.chips / 24
     note = (
-        f"On {on.topology}: {on.choice} needs an estimated {format_bytes(on.memory_bytes, 3)} of the "
+        f"On {on.topology}, training with {on.choice} needs an estimated {format_bytes(on.memory_bytes, 3)} of the "
         f"{format_bytes(on.device_memory_bytes, 3)} per device. At an MFU of {mfu:.0%}, training takes {days:.3g} "
         f"days; the roofline without overlap allows {on.roofline_mfu:.0%}. Compile the plan before you reserve the "
         "chips."
     )
     if any(price.constraint.name == "memory_bytes" for price in decision.prices):
-        note += " memory_bytes is the largest limit that was tried with a design that fits at this MFU."
+        note += " The bound of memory_bytes is the largest one tried whose design fits and reaches this MFU."
     return [note]
 
 
@@ -136,13 +137,15 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
     flat = {one.name: one for one in decision.flat}
     output = optimum.problem.program.output
     to_train = {} if built is None else {**built.measures, output: built.prediction.values[output]}
-    of_sizes = {name: value for name, value in optimum.values.items() if name not in optimum.unidentified}
-    of_shape = {} if built is None or shape is None or shape is optimum else shape.values
-    names = [name for name in dict.fromkeys([*of_sizes, *to_train]) if name != output]
+    searched = {name: value for name, value in optimum.values.items() if name not in optimum.unidentified}
+    by_shape = isinstance(optimum.problem.space, Shapes)
+    of_sizes = {} if by_shape else searched
+    of_shape = searched if by_shape else {} if built is None or shape is None else shape.values
+    names = [name for name in dict.fromkeys([*searched, *to_train]) if name != output]
 
     def cell(values: Mapping[str, float], name: str) -> Written:
         value = values.get(name, 0.0)
-        if name not in values or not (value or name in of_sizes):
+        if name not in values or not (value or name in searched):
             return BLANK
         return Written(value, f"{value:.5f}" if name == output else in_units(name, value))
 
@@ -161,7 +164,10 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
     columns = [
         *map(Column, ("", "to train", "unrounded shape", "sizes alone")),
         Column(f"within {decision.within:g}", keys=("flat_low", "flat_high")),
-        Column(f"{in_percent(decision.level)} interval of sizes alone, {decision.by}", keys=LOW_HIGH),
+        Column(
+            f"{in_percent(decision.level)} interval of {'shapes' if by_shape else 'sizes alone'}, {decision.by}",
+            keys=LOW_HIGH,
+        ),
     ]
     return Table("The optimum", columns, rows, notes)
 
@@ -174,27 +180,27 @@ def _to_train(decision: DesignResult) -> list[str]:
     trained = built.prediction.values if optimum.problem.goal == "loss" else built.measures
     values = [*([] if shape is optimum else [optimum.values]), shape.values, trained]
     costs = [_cost(before[goal], after[goal], goal) for before, after in itertools.pairwise(values)]
-    cost = f"integers in hardware-friendly multiples {costs[-1]}"
+    cost = f"integers {costs[-1]}"
     assumptions, about = shape.problem.assumptions, ""
     if shape is not optimum:
         more = "again" if costs[-1].startswith("save") else "more"
         cost = f"layers, widths and heads {costs[0]} over sizes alone, and {cost} {more}"
         about = (
-            " Constraints, ranges and intervals refer to sizes alone, with FLOPs of 6·N·D; the FLOPs of the other "
+            " Constraints, ranges and intervals refer to sizes alone, whose FLOPs are 6·N·D. The FLOPs of the other "
             f"columns follow the convention {assumptions.convention}{_as_fitted(decision)}."
         )
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
     exact = option_hint(
-        " --exact-shape builds the integers nearest to the optimum instead of hardware-friendly multiples."
+        " --exact-shape also tries the integers nearest to the optimum, instead of only hardware-friendly multiples."
     )
     return [
         f"Train the first column: {sizes} on {format(built.tokens)} tokens{written}.{_expected(decision)} Effect on "
         f"{goal}: {cost}.{about}",
         *_missed(shape.problem, built),
-        f"chip_hours assume chips of {assumptions.chip_flops:.3g} FLOP/s at an MFU of {assumptions.mfu:.0%}{speed}, "
-        f"without masked attention scores, as in plans; "
+        f"chip_hours assume {assumptions.chip_flops:.3g} FLOP/s per chip at an MFU of {assumptions.mfu:.0%}{speed}. "
+        f"As in plans, they do not count masked attention scores. "
         f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter.",
         f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",

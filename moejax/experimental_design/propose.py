@@ -433,7 +433,12 @@ def architectures_like(read: ReadRuns, inputs: Sequence[str], vocab_size: int | 
         rule = "" if sizes is None else f" (at most {MOST_VOCABULARY:.0%} of the table's smallest model)"
         said, vocab_size = f" and a vocabulary of {own:,} tokens{rule}", own
         choices.append(argument("vocab_size"))
-    counted = " Their FLOPs are 6·N·D, like the table's." if flops_convention(read.runs) else ""
+    counted = ""
+    if flops_convention(read.runs):
+        counted = (
+            " Their FLOPs are 6·N·D, like the table's. `moejax study` counts the FLOPs of every layer, so it prints "
+            "other FLOPs for the same runs."
+        )
     say(f"Candidates have the proportions of {listed(names)}{said}; choose others ({listed(choices, 'or')}).{counted}")
     return _with_vocabulary([*_with_experts_of(design, found[0], inputs), *found[1:]], vocab_size)
 

@@ -284,6 +284,20 @@ def plan_export(architecture: Architecture, name: str | None = None) -> Export:
     return _export(OWN_CODE, architecture)._replace(reason=reasons[0])
 
 
+def exports_as(architecture: Architecture) -> str:
+    """Return a sentence about the class that represents an architecture in transformers."""
+    try:
+        family, _, _, reason = plan_export(architecture)
+    except UserError as error:
+        return f"Exports to no class of transformers: {told(error)}"
+    if not reason:
+        return f"Exports as: {family.model_class} (stock transformers)."
+    return (
+        f"Exports with {CODE.name} (trust_remote_code=True), because transformers has no class for it. "
+        f"The nearest family: {reason}"
+    )
+
+
 def check_stock(architecture: Architecture) -> None:
     """Raise ``UserError`` with the differences from each family if transformers has no class for an architecture."""
     family, reasons = _stock_family(architecture)

@@ -205,8 +205,8 @@ def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(mo
     assert f"cost {shape - alone:+.5f} nats over sizes alone" in said
     assert f"cost {built - shape:+.5f} nats more" in said
     assert f"{format_bytes(plain['built']['measures']['memory_bytes'])} " in said
-    assert "sizes alone, with FLOPs of 6·N·D; the FLOPs of the other columns follow the convention exact" in said
-    assert "chips of 9.89e+14 FLOP/s at an MFU of 40%" in said
+    assert "sizes alone, whose FLOPs are 6·N·D. The FLOPs of the other columns follow the convention exact" in said
+    assert "9.89e+14 FLOP/s per chip at an MFU of 40%" in said
 
 
 def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_parameters_are_said_once():
@@ -221,6 +221,31 @@ def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_paramete
     assert _cost(2.0, 1.5, "flops") == "save 25.00%"
     assert str(Constraint(name="memory_bytes", high=40.96e12)) == "memory_bytes <= 40.96 TB"
     assert str(Constraint(name="kv_bytes", low=1e9, high=1e9)) == "kv_bytes = 1 GB"
+
+
+@pytest.mark.parametrize(
+    ("law", "held", "like"),
+    [
+        ("zhao", {"num_experts": 64}, ""),
+        ("effective_params", {"active_experts": 9}, ""),
+        ("sparsity", {"top_k": 4, "num_experts": 128}, ""),
+        ("chinchilla", {"num_layers": 40}, ""),
+        ("chinchilla", {"num_experts": 64}, "glm-4.5-air"),
+    ],
+)
+def test_a_message_about_a_held_dimension_names_options_that_work(capsys, law, held, like):
+    words = ["design", "--law", law, "--flops", "1e22", "--params-total", "100B"]
+    words += [word for name, value in held.items() for word in ("--hold", f"{name}={value}")]
+    assert main(words) == 2
+    assert "(--shape)" in capsys.readouterr().err
+    words.append("--shape")
+    if like:
+        assert main(words) == 2
+        assert "(--arch or --config)" in capsys.readouterr().err
+        words += ["--arch", like]
+    assert main([*words, "--json"]) == 0
+    built = json.loads(capsys.readouterr().out)["built"]["measures"]
+    assert {name: built[name] for name in held} == held
 
 
 @pytest.mark.parametrize("minimize", ["--minimize", "--minimise"])
@@ -257,3 +282,15 @@ def test_constraints_that_conflict_are_named(capsys, minimize):
 def test_mistakes_are_sentences(capsys, words, says):
     assert main(["design", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("like", "says"),
+    [
+        ("deepseek-v3.1", "Exports as: DeepseekV3ForCausalLM"),
+        ("glm-4.5-air", "nearest family: qwen2_moe cannot express"),
+    ],
+)
+def test_a_design_names_its_class_in_transformers(capsys, like, says):
+    assert main(["design", "--law", "zhao", "--flops", "1e22", "--params-total", "100B", "--arch", like]) == 0
+    assert says in capsys.readouterr().out

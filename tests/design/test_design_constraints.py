@@ -14,7 +14,7 @@ from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.problem import of_sizes, optimize
 from moejax.design.sensitivity import along, flat_region, prices, undecided
 from moejax.errors import UserError
-from moejax.laws import LAWS, PUBLISHED
+from moejax.laws import LAWS, PUBLISHED, law_name
 from moejax.laws.accounting import design_of
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE
@@ -302,7 +302,23 @@ def test_shapes_have_heads_and_widths_that_hardware_likes(model, wider):
     if like.is_moe:
         assert integer_shape(like, {"model_dim": like.model_dim, "top_k": 1}).fault_in_training == ""
     exact = integer_shape(like, {"model_dim": round(like.model_dim * wider)}, exact=True)
-    assert exact.num_kv_heads == max(1, round(like.num_kv_heads * exact.model_dim / like.model_dim))
+    wider = exact.model_dim / like.model_dim
+    assert exact.num_kv_heads == max(1, round(like.num_kv_heads * wider))
+    assert exact.num_heads % exact.num_kv_heads == 0
+    assert abs(exact.num_heads - like.num_heads * wider) <= max(exact.num_kv_heads / 2, 1)
+
+
+@pytest.mark.parametrize("flops", [1e20, 1e22, 1e24])
+@pytest.mark.parametrize("law", ["zhao", "effective_params", "sparsity", "chinchilla"])
+def test_the_nearest_integers_are_never_worse_than_multiples(law, flops):
+    (known, *_) = PUBLISHED[law_name(law)].values()
+    params_total = 8 * (flops / 120) ** 0.5
+    budget = [Constraint(name="flops", high=flops), Constraint(name="params_total", high=params_total)]
+    shape = optimize(of_shapes(of_sizes(known.law, budget)))
+    multiples, exact = build(shape), build(shape, exact=True)
+    assert exact.prediction.loss <= multiples.prediction.loss
+    assert not exact.broken
+    assert exact.measures["params_total"] <= params_total * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("held", [{"shared_share": 0.25}, {"shared_share": 0.0}, {"active_experts": 9.0}])

@@ -144,7 +144,7 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
     shape: bool = option(False, "search over shapes with exact counts, instead of over sizes first", group=SHAPE)
     exact_shape: bool = option(
         False,
-        "choose the widths and heads nearest to the optimum, without rounding to hardware-friendly multiples",
+        "also try the integers nearest to the optimum, instead of only hardware-friendly multiples",
         group=SHAPE,
     )
     within: Positive = option(
@@ -248,6 +248,12 @@ class DesignCommand(ArchitectureOptions, BootstrapOptions, ConventionOptions, La
             from moejax.fit.summary import without_intervals
 
             result = replace(result, warnings=[*without_intervals(known, decision.intervals), *result.warnings])
+        if decision.built is not None:
+            # The import takes time, and designs without a model do not need it.
+            from moejax.huggingface.conversion import exports_as
+
+            said = exports_as(decision.built.architecture)
+            result = replace(result, notes=[*result.notes, said], data=result.data | {"exports_as": said})
         if self.chips:
             result = with_chips(result, on_chips(decision, self.chips), problem.assumptions)
         return result
