@@ -73,23 +73,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _until_terminated(words: Sequence[str]) -> Iterator[None]:
-    """Exit at once with a message on SIGTERM. A training run with something to save installs its own handler."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    """Exit at once with a message on SIGTERM, and on Ctrl-C during an import.
+
+    Elsewhere, Ctrl-C raises ``KeyboardInterrupt``. Within the initialization of a native library such as jaxlib, this
+    exception would end in an ``ImportError`` or crash the process. A training run with something to save installs its
+    own handlers.
+    """
+    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    ours = {number for number, default in defaults.items() if signal.getsignal(number) == default}
+    if threading.current_thread() is not threading.main_thread() or signal.SIGTERM not in ours:
         yield
         return
 
-    def terminated(number: int, frame: FrameType | None) -> NoReturn:
+    def stopped(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and not _importing(frame):
+            raise KeyboardInterrupt
         if (place := sys.modules.get("moejax.cli.out_folder")) and hasattr(place, "remove_empty_folders"):
             place.remove_empty_folders()
         # print is not safe here, since the signal may interrupt another print.
-        os.write(2, f"\nStopped by SIGTERM{_consequence(words)}\n".encode())
-        os._exit(75)
+        how, status = (" by SIGTERM", 75) if number == signal.SIGTERM else ("", 130)
+        os.write(2, f"\nStopped{how}{_consequence(words)}\n".encode())
+        os._exit(status)
 
-    signal.signal(signal.SIGTERM, terminated)
+    for number in ours:
+        signal.signal(number, stopped)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, defaults[number])
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Return whether an import has led to this frame."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 RESUMED = ("train", "study", "data", "launch")
