@@ -97,7 +97,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     format: str = option("png,svg", "formats (png, svg, pdf), separated by commas", metavar="NAMES")
     width: FigureWidth | None = option(
         None,
-        "width of the images (default: 7.2; with 3.3, a figure of one panel fits a column of a two-column paper)",
+        "width of the images (default: 7.2; 3.3 fits a column of a two-column paper); narrow panels are stacked",
         metavar="INCHES",
     )
     out: Path = option(Path("figures"), "output folder", metavar="DIR", output=True)

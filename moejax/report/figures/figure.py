@@ -23,7 +23,7 @@ from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.laws.law import Law
 from moejax.ranges import FIGURE_WIDTHS
-from moejax.report.figures.style import PAPER, RC, legend_columns
+from moejax.report.figures.style import PAPER, RC, legend_columns, restack
 from moejax.report.render import latex_text
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
@@ -55,7 +55,8 @@ class Figure:
 
         Args:
           width: width in inches, by default 7.2, the width of a page. A figure of one panel fits a column of a
-            two-column paper with 3.3. Height and fonts keep their size.
+            two-column paper with 3.3. Fonts keep their size. Panels that would be too narrow are stacked, so that the
+            figure is higher.
 
         Raises:
           UserError: the suffix is not supported, or the width is not in ``FIGURE_WIDTHS``.
@@ -76,29 +77,31 @@ class Figure:
 
     @contextlib.contextmanager
     def _of_width(self, width: float | None) -> Iterator[None]:
-        """Change the drawing's width while it is written. Legends of a narrow drawing have fewer columns."""
-        if width is None:
+        """Change the drawing's width while it is written. A narrow drawing has fewer columns of panels and of legend
+        entries, and is higher."""
+        with contextlib.ExitStack() as undo:
+            if width is not None:
+                self._narrow(width, undo)
             yield
-            return
+
+    def _narrow(self, width: float, undo: contextlib.ExitStack) -> None:
         usual, legends = self.drawing.get_size_inches().copy(), list(self.drawing.legends)
-        self.drawing.set_size_inches(width, usual[1])
-        narrow = []
+        undo.callback(self.drawing.set_size_inches, *usual)
+        entries = added = 0
         for legend in legends:
             legend.set_visible(False)
             legend.set_in_layout(False)
+            undo.callback(legend.set_visible, True)
+            undo.callback(legend.set_in_layout, True)
             names = [text.get_text() for text in legend.get_texts()]
             handles, columns = legend.legend_handles, legend_columns(names, width)
             with rc_context(RC):
-                narrow.append(self.drawing.legend(handles, names, loc="outside lower center", ncols=columns))  # type: ignore[arg-type]
-        try:
-            yield
-        finally:
-            self.drawing.set_size_inches(*usual)
-            for legend in narrow:
-                legend.remove()
-            for legend in legends:
-                legend.set_visible(True)
-                legend.set_in_layout(True)
+                narrow = self.drawing.legend(handles, names, loc="outside lower center", ncols=columns)  # type: ignore[arg-type]
+            undo.callback(narrow.remove)
+            lines = -(-len(names) // legend._ncols)  # type: ignore[attr-defined]
+            entries, added = entries + lines, added - (-len(names) // columns) - lines
+        panels = (usual[1] - LEGEND_LINE_INCHES * entries) * restack(self.drawing, width, undo)
+        self.drawing.set_size_inches(width, panels + LEGEND_LINE_INCHES * (entries + added))
 
     def to_latex(self, path: str | Path) -> str:
         """Return a LaTeX figure environment that includes the file at ``path`` with the title and the caption.
@@ -141,6 +144,8 @@ class Figure:
 
 
 DOTS_PER_INCH = 200
+LEGEND_LINE_INCHES = 1.5 * RC["legend.fontsize"] / 72
+"""Height of a line of a legend, with matplotlib's spacing of half a font size."""
 FORMATS: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None},

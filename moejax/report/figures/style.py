@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure as Drawing
+from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import offset_copy
 
@@ -157,6 +159,39 @@ def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> t
     for spare in axes[count:]:
         spare.set_visible(False)
     return drawing, axes[:count]
+
+
+LEAST_PANEL_INCHES = WIDTH_INCHES / 3
+"""Width per panel below which a figure gets fewer columns, because axis labels and titles would be cut off."""
+
+
+def restack(drawing: Drawing, width_inches: float, undo: ExitStack) -> float:
+    """Move the panels into as many columns as fit a width, and return the factor by which the number of rows grows.
+    ``undo`` moves them back."""
+    cells = {axes: cell for axes in drawing.axes if (cell := axes.get_subplotspec()) is not None}
+    columns, rows = next((cell.get_gridspec().ncols, cell.get_gridspec().nrows) for cell in cells.values())
+    fit = max(1, int(width_inches / min(LEAST_PANEL_INCHES, WIDTH_INCHES / columns)))
+    if fit >= columns:
+        return 1.0
+    count = 1 + max(cell.num1 for axes, cell in cells.items() if axes.get_visible())
+    labels = {cell.num1 // columns: axes.get_ylabel() for axes, cell in cells.items() if cell.num1 % columns == 0}
+    stacked = GridSpec(-(-count // fit), fit, figure=drawing)
+    for axes, cell in cells.items():
+        # Unused panels are invisible, so their new cell does not matter.
+        number = min(cell.num1, count - 1)
+        undo.callback(axes.set_subplotspec, cell)
+        axes.set_subplotspec(stacked[divmod(number, fit)])
+        # Panels that share an axis have labels only at the left and at the bottom.
+        if number % fit == 0 and not axes.yaxis.get_tick_params().get("labelleft", True):
+            undo.callback(axes.tick_params, labelleft=False)
+            axes.tick_params(labelleft=True)
+        if number >= count - fit and not axes.xaxis.get_tick_params().get("labelbottom", True):
+            undo.callback(axes.tick_params, labelbottom=False)
+            axes.tick_params(labelbottom=True)
+        if number % fit == 0 and not axes.get_ylabel():
+            undo.callback(axes.set_ylabel, "")
+            axes.set_ylabel(labels[cell.num1 // columns])
+    return stacked.nrows / rows
 
 
 def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> None:
