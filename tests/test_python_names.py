@@ -280,8 +280,8 @@ def test_a_fit_with_held_out_runs_shows_and_stores_their_errors(table, tmp_path)
     compared = mj.compare(table, "chinchilla", hold_out="tokens").laws[0]
     assert errors["RMSE"].iloc[0] == pytest.approx(compared.rmse, rel=0.05)
     loaded = mj.FitResult.load(fit.save(tmp_path / "fit.json"))
-    assert loaded.held_out is None
-    assert loaded.coefficients == fit.coefficients
+    assert str(loaded.summary()) == str(fit.summary())
+    assert loaded.to_json() == fit.to_json()
     with pytest.raises(UserError, match="hold_out selects rows of a table"):
         mj.fit(mj.read_runs(table).runs, "chinchilla", hold_out="tokens")
 

@@ -104,6 +104,9 @@ PUBLIC = (
 )
 """Names of a ``FitResult`` that editors complete."""
 
+HELD_OUT = ("held_out", "held_out_together", "held_out_runs")
+"""Entries of ``fit.json``, and fields of ``Answers``, with the errors on held-out runs."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FitResult(Plotted):
@@ -164,7 +167,7 @@ class FitResult(Plotted):
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of ``moejax.read_runs`` with which the table was read, so that commands read it again in the same way."""
     held_out: Any = None
-    """``Answers`` with the errors on held-out runs; None if no runs were held out. ``load`` does not restore them."""
+    """``Answers`` with the errors on held-out runs; None if no runs were held out."""
 
     def __dir__(self) -> list[str]:
         """Return the names that are useful outside this package, for completion in editors."""
@@ -775,6 +778,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     without = dict.fromkeys(without_effect(law, fields["output"]), math.nan)
     penalty = dict(plain["penalty"])
     kind = PENALTIES[penalty.pop("name")]
+    tested = {name: plain[name] for name in HELD_OUT if name in plain}
     # These three are infinite rather than undefined.
     fields |= {name: math.inf for name in ("condition_number", "aicc", "bic") if plain[name] is None}
     return FitResult(
@@ -782,6 +786,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
         law=law(**without | {name: one for name, one in stored.items() if not math.isnan(one)}),
         penalty=build(kind, penalty, "penalty"),
         uncertainty=uncertainties.from_json(plain["uncertainty"], law.inputs) if plain.get("uncertainty") else None,
+        held_out=imported("fit.answers").Answers.from_json(tested) if "held_out" in tested else None,
     )
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from moejax.fit.answers import Answers, Decisive, Profiled
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import HELD_OUT, FitResult
 from moejax.fit.selection import holdout
 from moejax.fit.selection.held_out_runs import TestedRuns
 from moejax.fit.selection.holdout import SplitErrors
@@ -49,8 +49,7 @@ def with_held_out(fit: FitResult, answers: Answers | None) -> Answers:
     answers = answers or Answers()
     if fit.held_out is None or answers.held_out:
         return answers
-    names = ("held_out", "held_out_together", "held_out_runs")
-    return dataclasses.replace(answers, **{name: getattr(fit.held_out, name) for name in names})
+    return dataclasses.replace(answers, **{name: getattr(fit.held_out, name) for name in HELD_OUT})
 
 
 def lead(fit: FitResult, answers: Answers) -> list[str]:
@@ -119,7 +118,8 @@ def _tables(answers: Answers, output: str) -> Iterator[Table]:
     if answers.sweeps is not None:
         yield _sweeps(answers.sweeps)
     if answers.bootstrap is not None:
-        yield resampled(answers.bootstrap)
+        # The coefficients of the fit have the intervals.
+        yield resampled(answers.bootstrap, with_intervals=False)
     if answers.predictions:
         yield _predictions(answers.predictions, [one.given for one in answers.beyond])
     if answers.beyond:
@@ -180,19 +180,14 @@ def _tested(tested: TestedRuns) -> Table:
     return Table(title, [*columns.values()], shown[[*columns]].to_numpy().tolist(), notes, key="held-out-runs")
 
 
-def resampled(resamples: ResampledCoefficients) -> Table:
-    """Return a table of the coefficients with intervals from resamples."""
-    columns = (
-        Column("coefficient"),
-        Column("standard deviation", ".4g"),
-        Column("median", ".4g"),
-        Column(f"{in_percent(resamples.level)} interval", keys=LOW_HIGH),
-        VERDICT,
-    )
-    rows = [
-        [name, one.deviation, one.middle, _bounds(one, "{:.4g}".format), _verdict(one)]
-        for name, one in resamples.coefficients.items()
-    ]
+def resampled(resamples: ResampledCoefficients, *, with_intervals: bool = True) -> Table:
+    """Return a table of the coefficients' standard deviations, medians and intervals over resamples."""
+    columns = [Column("coefficient"), Column("standard deviation", ".4g"), Column("median", ".4g")]
+    rows = [[name, one.deviation, one.middle] for name, one in resamples.coefficients.items()]
+    if with_intervals:
+        columns += [Column(f"{in_percent(resamples.level)} interval", keys=LOW_HIGH), VERDICT]
+        for row, one in zip(rows, resamples.coefficients.values(), strict=True):
+            row += [_bounds(one, "{:.4g}".format), _verdict(one)]
     notes = [f"! {resamples.few}: these intervals are too small."] if resamples.few else []
     if resamples.unfinished:
         notes.append(_unfinished(resamples.unfinished, resamples.resamples))
