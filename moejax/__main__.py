@@ -88,12 +88,14 @@ def _until_terminated(words: Sequence[str]) -> Iterator[None]:
     def stopped(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and not _importing(frame):
             raise KeyboardInterrupt
-        if (place := sys.modules.get("moejax.cli.out_folder")) and hasattr(place, "remove_empty_folders"):
-            place.remove_empty_folders()
-        # print is not safe here, since the signal may interrupt another print.
         how, status = (" by SIGTERM", 75) if number == signal.SIGTERM else ("", 130)
-        os.write(2, f"\nStopped{how}{_consequence(words)}\n".encode())
-        os._exit(status)
+        try:
+            if (place := sys.modules.get("moejax.cli.out_folder")) and hasattr(place, "remove_empty_folders"):
+                place.remove_empty_folders()
+            # print is not safe here, since the signal may interrupt another print.
+            os.write(2, f"\nStopped{how}{_consequence(words)}\n".encode())
+        finally:
+            os._exit(status)
 
     for number in ours:
         signal.signal(number, stopped)
@@ -105,8 +107,8 @@ def _until_terminated(words: Sequence[str]) -> Iterator[None]:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Return whether an import has led to this frame."""
-    while frame is not None:
+    """Return whether an import within ``main`` has led to this frame."""
+    while frame is not None and frame.f_code is not main.__code__:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back

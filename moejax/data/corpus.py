@@ -340,8 +340,8 @@ def read_of_prepared(config: DataConfig, folder: Path, tokens: int) -> list[Part
         prepared = [path for path in (place, path_of(part.source)) if (path / MANIFEST).is_file()]
         if prepared and part.weight:
             share = part.weight / total
-            unique = config.unique_tokens * share or PreparedSet(prepared[0]).manifest.train.tokens
-            reads.append(PartRead(part.name, unique, tokens * share / unique))
+            if unique := config.unique_tokens * share or PreparedSet(prepared[0]).manifest.train.tokens:
+                reads.append(PartRead(part.name, unique, tokens * share / unique))
     return reads
 
 

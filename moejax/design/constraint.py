@@ -27,6 +27,8 @@ class Constraint:
     high: float = math.inf
     said: str = ""
     """Constraint as the user gave it, if it used a paper's letter or a share of experts."""
+    given: Constraint | None = None
+    """The constraint before ``restated``."""
 
     def __str__(self) -> str:
         if self.said:
@@ -79,6 +81,7 @@ def restated(constraint: Constraint, law: Law, space: Space) -> Constraint:
     Raises:
       UserError: the share is outside its range.
     """
+    constraint = constraint.given or constraint
     own = next((name for name, cls in LAWS.items() if isinstance(law, cls)), "")
     name = {**COMMON_LETTERS, **LETTERS.get(own, {})}.get(constraint.name, constraint.name)
     scale = SCALED_LETTERS.get((own, constraint.name), 1.0)
@@ -96,7 +99,7 @@ def restated(constraint: Constraint, law: Law, space: Space) -> Constraint:
         name, low, high = "expert_expansion", 1 / high, 1 / low if low > 0 else math.inf
     if (name, low, high) == (constraint.name, constraint.low, constraint.high):
         return constraint
-    return replace(constraint, name=name, low=low, high=high, said=said)
+    return replace(constraint, name=name, low=low, high=high, said=said, given=constraint)
 
 
 def _check(said: str, name: str, low: float, high: float) -> None:

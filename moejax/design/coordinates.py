@@ -226,7 +226,7 @@ SET_BY = {
     "routed_share": NUM_SHARED.name,
     "granularity": EXPERT_HIDDEN.name,
 }
-"""Dimension that a constraint makes a coordinate, even if the law does not read it, keyed by the constraint's name."""
+"""Dimension that a fixed value makes a coordinate, even if the law does not read it, keyed by the name of the value."""
 
 
 @dataclass(frozen=True)
@@ -234,10 +234,10 @@ class Shapes:
     """A search space of tokens and of architectures with the proportions of ``like``, whose parameters are counted
     exactly.
 
-    The search chooses the model width, further quantities that the law reads (``inputs``) and those that a constraint
-    names (``constrained``). Other quantities are not optimized, because the search would choose their cheapest value,
-    such as one very wide layer. They keep their ratio to the width (depth, heads, feed-forward) or their number (active
-    experts). Vocabulary and kind of attention are unchanged.
+    The search chooses the model width, further quantities that the law reads (``inputs``) and those that a fixed value
+    determines (``constrained``). Other quantities are not optimized, because the search would choose their cheapest
+    value, such as one very wide layer. They keep their ratio to the width (depth, heads, feed-forward) or their number
+    (active experts). Vocabulary and kind of attention are unchanged.
     """
 
     like: Architecture
@@ -245,7 +245,7 @@ class Shapes:
     sequence_length: int = 4096
     """Sequence length for training FLOPs."""
     constrained: tuple[str, ...] = ()
-    """Dimensions that are coordinates because of a constraint (``SET_BY``)."""
+    """Dimensions that are coordinates because of a fixed value (``SET_BY``)."""
 
     @property
     def assumes(self) -> str:

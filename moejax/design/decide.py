@@ -346,9 +346,11 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
             f"{sparse[0]} needs an MoE model, but the model that gives the proportions has no experts; give a model "
             f"with experts ({argument('like')})."
         )
+    # A range of a quantity that the law does not read stays a condition, because the search would choose an end of it.
     # A dense model has no dimensions of experts to search.
-    constrained = sorted({name for name in sets.values() if like.is_moe or name not in OF_EXPERTS})
-    return replace(problem, space=replace(space, constrained=tuple(constrained)), constraints=constraints)
+    fixed = {sets[one.name] for one in constraints if one.name in sets and one.low == one.high}
+    constrained = tuple(sorted(name for name in fixed if like.is_moe or name not in OF_EXPERTS))
+    return replace(problem, space=replace(space, constrained=constrained), constraints=constraints)
 
 
 def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:

@@ -66,9 +66,14 @@ class Problem:
         may_be_0 = {"loss", *(c.name for c in program.coordinates if c.linear)}
         for constraint in self.constraints:
             if constraint.name in dimensions:
-                raise UserError(
-                    f"{constraint} constrains a dimension of the shape; search over shapes ({argument('shape', True)})."
-                )
+                if isinstance(self.space, Sizes):
+                    remedy = f"constrains a dimension of the shape; search over shapes ({argument('shape', True)})"
+                else:
+                    remedy = (
+                        f"bounds a dimension that the law does not read, so an end of the range would be chosen; fix "
+                        f"its value ({argument('hold', {constraint.name: 'VALUE'})})"
+                    )
+                raise UserError(f"{constraint} {remedy}.")
             if constraint.name not in known:
                 raise UserError(unknown(constraint.name, constraint.name, known))
             above = constraint.high > 0 or (constraint.high == 0 and constraint.name in may_be_0)

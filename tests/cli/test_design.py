@@ -284,6 +284,18 @@ def test_mistakes_are_sentences(capsys, words, says):
     assert says in capsys.readouterr().err
 
 
+def test_a_range_of_a_dimension_that_the_law_does_not_read_is_not_searched(capsys):
+    words = ["design", "--law", "chinchilla", "--flops", "1e22", "--shape", "--json"]
+    assert main([*words, "--range", "num_layers=10:60"]) == 2
+    assert "--hold num_layers=VALUE" in capsys.readouterr().err
+    words += ["--arch", "glm-4.5-air"]
+    built = []
+    for more in ([], ["--range", "granularity=1:32"]):
+        assert main([*words, *more]) == 0
+        built.append(json.loads(capsys.readouterr().out)["built"]["architecture"])
+    assert built[0] == built[1]
+
+
 @pytest.mark.parametrize(
     ("like", "says"),
     [

@@ -163,7 +163,13 @@ class LaunchOptions(StudyOptions):
                 f"This machine does not have {some([part.source for part in absent])}, so the size of the data is "
                 f"unknown. The jobs read the data at the same path{here}."
             )
-        if repeated := repetition_text(read_of_prepared(recipe.data, folder, max(recipe.budgets_tokens))):
+        try:
+            repeated = repetition_text(read_of_prepared(recipe.data, folder, max(recipe.budgets_tokens)))
+        except UserError as error:
+            if self.submit:
+                raise
+            repeated = told(error)
+        if repeated:
             _say(repeated)
 
     def _submit(self, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> None:

@@ -43,6 +43,11 @@ _COUNTED = ("step", "tokens", "seconds", "steps_done", "skipped_steps", "memory_
 _PHASE = re.compile(rf"{TRUNK}|branch-[0-9]{{1,18}}")
 
 
+def is_phase(name: str) -> bool:
+    """Return whether a phase of a training run can have this name."""
+    return _PHASE.fullmatch(name) is not None
+
+
 def number(value: float | str) -> float:
     """Return a line's value as a number; NaN if it was not finite."""
     return math.nan if isinstance(value, str) else float(value)
@@ -199,7 +204,7 @@ def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[b
 def _line(content: bytes) -> dict[str, Any] | None:
     """Return a line's values, keyed by field; None if a field does not have the format that ``MetricsLog`` writes."""
     line = parse_line(content, _LINE)
-    if line is None or not _PHASE.fullmatch(line["phase"]):
+    if line is None or not is_phase(line["phase"]):
         return None
     scalars = [value for name, value in line.items() if name not in ("phase", "layers")]
     counted = [line[name] for name in _COUNTED if name in line]

@@ -26,7 +26,7 @@ from moejax.train.directory.attempts import (
 )
 from moejax.train.directory.identity import REMEDY, RUNS, TRAINING
 from moejax.train.directory.manifest import committed_at, finished_checkpoints, validation_losses
-from moejax.train.directory.metrics import TRUNK, VALIDATION_LOSS, last_lines, number, source_losses
+from moejax.train.directory.metrics import TRUNK, VALIDATION_LOSS, is_phase, last_lines, number, source_losses
 from moejax.train.directory.row_file import read_rows, row_file
 
 RECENT_LINES = 10
@@ -50,7 +50,7 @@ class Status:
     step: int | None
     """Last step of the phase. Steps of a branch are counted from the start of the trunk."""
     metrics_missing: bool
-    """True if the log lacks lines before the newest checkpoint. The log's other values are then unknown."""
+    """True if there is no log of the steps before the newest checkpoint."""
     steps_done: int
     """Number of steps done in trunk and branches."""
     total_steps: int | None
@@ -112,10 +112,8 @@ def read_status(folder: Path) -> Status:
     checkpoint = _last_checkpoint(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
-    metrics_missing = False
+    metrics_missing = checkpoint is not None and not last and _was_logged(checkpoint, training["recipe"])
     if checkpoint is not None and _is_after(checkpoint, last):
-        if metrics_missing := _lacks_lines(last, checkpoint, training["recipe"].get("log_every_steps", 0)):
-            lines, last = [], {}
         last = {**last, **_position(folder, checkpoint)}
     phase = last.get("phase")
     rows = read_rows(folder, training)
@@ -246,30 +244,26 @@ def _sources(values: dict[str, Any], field: str) -> dict[str, dict[str, float]]:
 
 
 def _last_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Return the last checkpoint of the phase that was saved last."""
     times = {}
-    for place in finished_checkpoints(folder):
-        # A checkpoint may be removed meanwhile.
-        with contextlib.suppress(OSError, Damaged):
-            times[place] = committed_at(place)
-    known = [place for place, committed in times.items() if math.isfinite(committed)]
-    if not known:
+    for place in {one.parent.name: one for one in finished_checkpoints(folder) if is_phase(one.parent.name)}.values():
+        # A checkpoint may be removed meanwhile, or have no time of its own.
+        with contextlib.suppress(OSError, Damaged, TypeError):
+            committed = committed_at(place)
+            times[place] = committed if math.isfinite(committed) else place.stat().st_mtime
+    if not times:
         return None
-    newest = max(known, key=lambda place: (times[place], int(place.name)))
-    age = max(0.0, time.time() - times[newest])
-    return {"phase": newest.parent.name, "step": int(newest.name), "age_seconds": age}
+    last = max(times, key=lambda place: times[place])
+    return {"phase": last.parent.name, "step": int(last.name), "age_seconds": max(0.0, time.time() - times[last])}
 
 
 def _is_after(checkpoint: dict[str, Any], last: dict[str, Any]) -> bool:
     return not last or (checkpoint["phase"] == last["phase"] and checkpoint["step"] > last["step"])
 
 
-def _lacks_lines(last: dict[str, Any], checkpoint: dict[str, Any], every: int) -> bool:
-    """Return whether a step between the last line and a later checkpoint should be in the log. A checkpoint after a
-    stop or some time is not logged, but every ``every``-th step is, and the trunk's steps before a branch.
-    """
-    if not last and checkpoint["phase"] != TRUNK:
-        return True
-    return every > 0 and checkpoint["step"] // every > last.get("step", 0) // every
+def _was_logged(checkpoint: dict[str, Any], recipe: dict[str, Any]) -> bool:
+    """Return whether the log has a line if the checkpoint exists. A stop may save one before the first line."""
+    return checkpoint["phase"] != TRUNK or 0 < recipe.get("log_every_steps", 0) <= checkpoint["step"]
 
 
 def _position(folder: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -277,9 +271,12 @@ def _position(folder: Path, checkpoint: dict[str, Any]) -> dict[str, Any]:
     # This imports JAX, but only if the checkpoint is later than the log.
     from moejax.train.training import Training, phases
 
-    training = read_json(folder / TRAINING, Training, remedy=REMEDY)
-    trunk, branches = phases(training)
     phase, step = checkpoint["phase"], checkpoint["step"]
+    try:
+        training = read_json(folder / TRAINING, Training, remedy=REMEDY)
+    except UserError:  # of another version
+        return {"phase": phase, "step": step, "tokens": None}
+    trunk, branches = phases(training)
     done = [one.steps_done(step) for one in (trunk, *branches) if one.name == phase]
     return {"phase": phase, "step": step, "tokens": training.recipe.tokens(step), "steps_done": done[0] if done else 0}
 
