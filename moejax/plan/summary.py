@@ -126,6 +126,14 @@ def _cost_text(chip_hours: float, chips: int, price: float | None) -> str:
     return f"{time}, {format(chip_hours, 3)} chip-hours{cost}"
 
 
+def _reserve(expected: float, measured: float, chips: int, price: float | None) -> str:
+    """Return the time and cost to reserve, given the expected chip-hours and those at ``ROOFLINE_MEASURED``."""
+    because = f"one step on one H200, the only chip measured, took {ROOFLINE_MEASURED:g} times its roofline"
+    if measured <= expected:
+        return f"The expected time is also above that of a measured step: {because}."
+    return f"Until you have measured a step, reserve {_cost_text(measured, chips, price)}: {because}."
+
+
 ESTIMATED = "In six plans for TPUs, XLA needed 0.9 to 1.8 times the estimated memory."
 """Accuracy of ``AnalyticEstimate.memory``."""
 
@@ -163,8 +171,7 @@ def estimate_summary(
             f"Expected at {assumed_mfu:.0%} MFU (--mfu, as in moejax launch and design): "
             f"{_cost_text(expected, topology.chips, price)}."
             + (" This exceeds the roofline's MFU; lower --mfu." if assumed_mfu > mfu else ""),
-            f"At {ROOFLINE_MEASURED:g} times the roofline, as one step on one H200 was measured (no other chip was): "
-            f"{_cost_text(hours * ROOFLINE_MEASURED, topology.chips, price)}.",
+            _reserve(expected, hours * ROOFLINE_MEASURED, topology.chips, price),
         ]
         columns = (Column(""), Column("roofline", lambda value: f"{value:.4g} s"))
         tables.append(Table("estimated time of a step", columns, list(times.items()), notes))

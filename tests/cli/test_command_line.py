@@ -238,7 +238,11 @@ def test_ctrl_c_that_meets_the_garbage_collector_stops_the_command_all_the_same(
     [(signal.SIGTERM, b"moejax.cli", 75), (signal.SIGINT, b"moejax.cli", 130), (signal.SIGINT, b"jaxlib.version", 130)],
 )
 def test_a_signal_during_an_import_is_a_sentence(number, imported, status):
-    command = [sys.executable, "-X", "importtime", "-m", "moejax", "design", "--law", "zhao", "--flops", "1e21"]
+    # The process ignores SIGINT if it inherits this from a worker of pytest-xdist.
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "import moejax.__main__; moejax.__main__.command()"
+    words = ["design", "--law", "zhao", "--flops", "1e21"]
+    command = [sys.executable, "-X", "importtime", "-c", program, *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     # jaxlib imports its native modules after its version.

@@ -72,7 +72,7 @@ def test_of_a_tie_the_law_that_has_both_the_lowest_error_and_the_lowest_aicc_is_
         fit = dataclasses.replace(other.fit, aicc=best.fit.aicc + more)
         tied = dataclasses.replace(found, laws=(best, dataclasses.replace(other, held_out=best.held_out, fit=fit)))
         assert (tied.selection.trusted, tied.selection.preferred) == (None, preferred)
-        both = f"{best.name} has both the lowest held-out error and the lowest AICc"
+        both = f"Of these laws, {best.name} has both the lowest held-out error and the lowest AICc"
         assert (both in tied.verdict) == (preferred == best.name)
 
 

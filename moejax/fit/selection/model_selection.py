@@ -251,8 +251,8 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
             )
         if agreed:
             said.append(
-                f"{best.name} has both the lowest held-out error and the lowest AICc, with {best.fit.free} "
-                "coefficients."
+                f"Of these laws, {best.name} has both the lowest held-out error and the lowest AICc, with "
+                f"{best.fit.free} coefficients."
             )
         else:
             others_or_all = "Of these laws" if len(determined) == len(close) else "Of the other laws"
