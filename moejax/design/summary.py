@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -155,7 +156,9 @@ def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
         written = functools.partial(in_units, name)
         near, likely = BLANK, BLANK
         if around:
-            near = Written((around.low, around.high), f"{written(around.low)} – {written(around.high)}")
+            # The search for an end of the region may fail.
+            ends = ("not found" if math.isnan(end) else written(end) for end in (around.low, around.high))
+            near = Written((around.low, around.high), " – ".join(ends))
         if interval:
             likely = Written((interval.low, interval.high), interval.ends(written))
         cells = [cell(values, name) for values in (to_train, of_shape, of_sizes)]
