@@ -322,7 +322,7 @@ class GivenData:
         tables: dict[str, Callable[[], DataFrame]] = {
             "fit": lambda: evidence.fit_table(fit, read.runs),
             "loss-vs-compute": lambda: compute_table(fit, read.runs.design, read.runs.loss, flops=options.flops),
-            "isoflop": lambda: isoflop_table(fit, read.runs),
+            "isoflop": lambda: isoflop_table(fit, read.runs, flops=options.flops),
             "leverage": lambda: leverage_table(fit, read.runs, flops=options.flops),
             "starts": lambda: evidence.starts_table(fit, read.runs),
             "profile": lambda: evidence.profile_table(fit, read.runs),

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from PIL import Image
 
 from moejax import papers
@@ -40,7 +41,7 @@ from moejax.papers.plots import ALL, DOCUMENTS
 from moejax.report import figures, plots, sources, synthetic
 from moejax.report.figures import evidence
 from moejax.report.figures.compute import compute_table
-from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
+from moejax.report.figures.figure import FigureInputs, evaluate, structured, with_labels, write_figure
 from moejax.report.figures.isoflop import isoflop_table, leverage_table
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, log_ticks
 from moejax.report.figures.panels import draw as draw_panels
@@ -566,7 +567,6 @@ def test_a_saved_figure_has_the_width_that_is_given_and_its_legend_fits(tmp_path
     usual = Image.open(figure.save(tmp_path / "a.png"))
     narrow = Image.open(figure.save(tmp_path / "b.png", width=3.3))
     assert narrow.width == 660
-    assert narrow.height >= usual.height
     edge = np.asarray(narrow.convert("L"))[:, [0, -1]]
     assert edge.min() > 200
     assert Image.open(figure.save(tmp_path / "c.png")).tobytes() == usual.tobytes()
@@ -574,8 +574,38 @@ def test_a_saved_figure_has_the_width_that_is_given_and_its_legend_fits(tmp_path
         figure.save(tmp_path / "d.png", width=0.5)
 
 
-@pytest.mark.parametrize("name", ["fit", "plan", "isoflop", "expert-loads"])
-def test_panels_of_a_narrow_figure_are_stacked_inside_the_image_and_return_to_their_places(name):
+def test_a_narrow_figure_has_the_labels_of_curve_ends_in_its_legend():
+    figure = draw(PLOTS["loss-vs-compute"], example_of(PLOTS["loss-vs-compute"]))
+    (axes,), (usual,) = figure.drawing.axes, figure.drawing.legends
+    words = {text.get_text() for text in axes.texts}
+    assert words
+    with figure._of_width(3.3):
+        figure.drawing.draw_without_rendering()
+        assert axes.get_position().width >= 0.7
+        assert not any(text.get_visible() for text in axes.texts)
+        assert words <= {text.get_text() for text in figure.drawing.legends[-1].get_texts()}
+    assert figure.drawing.legends == [usual]
+    assert all(text.get_visible() for text in axes.texts)
+    with figure._of_width(5.0):
+        assert all(text.get_visible() for text in axes.texts)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "entries"),
+    [
+        (["dense", "best"], ["dense: 2.0"], ["dense: 2.0", "best"]),
+        (["design: 1B active", "best"], ["design: 2.0"], ["design: 1B active", "design: 2.0", "best"]),
+        (["dense", "best"], ["2.0"], ["dense", "best", "predicted: 2.0"]),
+    ],
+)
+def test_a_label_of_a_curve_end_follows_the_legend_entry_of_its_curve(names, labels, entries):
+    handles, found = with_labels([None] * len(names), names, [Text(text=label) for label in labels])
+    assert found == entries
+    assert len(handles) == len(found)
+
+
+@pytest.mark.parametrize(("name", "columns"), [("fit", 2), ("plan", 1), ("isoflop", 2), ("expert-loads", 1)])
+def test_panels_of_a_narrow_figure_are_stacked_inside_the_image_and_return_to_their_places(name, columns):
     figure = draw(PLOTS[name], example_of(PLOTS[name]))
     drawing = figure.drawing
 
@@ -588,7 +618,10 @@ def test_panels_of_a_narrow_figure_are_stacked_inside_the_image_and_return_to_th
         drawing.draw_without_rendering()
         whole = drawing.bbox
         panels = [axes for axes in drawing.axes if axes.get_visible() and axes.get_subplotspec() is not None]
-        assert {axes.get_subplotspec().get_gridspec().ncols for axes in panels} == {1}
+        assert {axes.get_subplotspec().get_gridspec().ncols for axes in panels} == {columns}
+        assert drawing.get_size_inches()[1] <= 8.5
+        # Most of each column is axes, except for square ones.
+        assert max(axes.get_position().width for axes in panels) * columns >= 0.45
         for axes in panels:
             box = axes.get_tightbbox()
             assert whole.x0 <= box.x0
@@ -597,6 +630,19 @@ def test_panels_of_a_narrow_figure_are_stacked_inside_the_image_and_return_to_th
             assert box.y1 <= whole.y1 + 2
     # The constrained layout begins at the previous positions, so that two drawings differ slightly.
     np.testing.assert_allclose(layout(), usual, atol=0.005)
+
+
+def test_a_target_budget_has_an_isoflop_panel_without_runs(equal_compute):
+    law, runs = equal_compute
+    usual, table = isoflop_table(law, runs), isoflop_table(law, runs, flops=1e25)
+    own = table[table["budget"] == 1e25]
+    assert set(own["kind"]) == {"best", "minimum"}
+    assert len(table) == len(usual) + len(own)
+    for _, family in own.groupby("family"):
+        assert family[family["kind"] == "minimum"]["loss"].item() <= family["loss"].min() + 1e-9
+    drawing = draw(PLOTS["isoflop"], FigureInputs(table=table)).drawing
+    assert [axes.get_title(loc="left") for axes in drawing.axes if axes.get_visible()][-1] == "1e25 FLOPs, target"
+    assert len(isoflop_table(law, runs, flops=float(usual["budget"].min()))) == len(usual)
 
 
 def test_a_figure_includes_its_file_and_caption_in_latex():

@@ -86,7 +86,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         needs=("estimand",),
     )
     flops: Positive | None = option(
-        None, "target budget for loss-vs-compute; largest budget for leverage", metavar="NUMBER"
+        None, "target budget for loss-vs-compute and isoflop; largest budget for leverage", metavar="NUMBER"
     )
     hold_out: str | None = option(
         None,

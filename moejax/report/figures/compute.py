@@ -330,7 +330,7 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
     if alike:
         band = f"The law gives all families the same line. {band}"
     named = any(str(family).startswith("expansion") for family in table["family"])
-    at = " Numbers on the right are the predicted losses at the target budget" + ", with intervals" * banded + "."
+    at = " Labeled numbers are the predicted losses at the target budget" + ", with intervals" * banded + "."
     said = (
         "A line shows the law's lowest loss at each budget: the size varies with the proportions of the family's "
         f"typical run, and the remaining budget gives the tokens. {band}{at * bool(len(target))} A run lies above its "

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from numpy.typing import ArrayLike
 
 from moejax.errors import UserError
@@ -23,7 +25,7 @@ from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import design_from
 from moejax.laws.law import Law
 from moejax.ranges import FIGURE_WIDTHS
-from moejax.report.figures.style import PAPER, RC, legend_columns, restack
+from moejax.report.figures.style import END_LABEL, NARROW_INCHES, PAPER, RC, legend_columns, restack
 from moejax.report.render import latex_text
 from moejax.run_table import DataFrame
 from moejax.table_file import inert
@@ -55,8 +57,9 @@ class Figure:
 
         Args:
           width: width in inches, by default 7.2, the width of a page. A figure of one panel fits a column of a
-            two-column paper with 3.3. Fonts keep their size. Panels that would be too narrow are stacked, so that the
-            figure is higher.
+            two-column paper with 3.3. Panels that would be too narrow are stacked, so that the figure is higher. Below
+            4.5 inches, labels at curve ends move into the legend, and more than three panels have two columns and
+            smaller fonts; otherwise fonts keep their size.
 
         Raises:
           UserError: the suffix is not supported, or the width is not in ``FIGURE_WIDTHS``.
@@ -87,21 +90,30 @@ class Figure:
     def _narrow(self, width: float, undo: contextlib.ExitStack) -> None:
         usual, legends = self.drawing.get_size_inches().copy(), list(self.drawing.legends)
         undo.callback(self.drawing.set_size_inches, *usual)
-        entries = added = 0
+        labels = self._end_labels() if legends and width < NARROW_INCHES else []
+        for label in labels:
+            undo.callback(label.set_visible, True)
+            label.set_visible(False)
+        usual_lines = lines = 0
         for legend in legends:
             legend.set_visible(False)
             legend.set_in_layout(False)
             undo.callback(legend.set_visible, True)
             undo.callback(legend.set_in_layout, True)
             names = [text.get_text() for text in legend.get_texts()]
-            handles, columns = legend.legend_handles, legend_columns(names, width)
+            usual_lines += -(-len(names) // legend._ncols)  # type: ignore[attr-defined]
+            handles, names = with_labels(list(legend.legend_handles), names, labels)
+            labels, columns = [], legend_columns(names, width)
             with rc_context(RC):
                 narrow = self.drawing.legend(handles, names, loc="outside lower center", ncols=columns)  # type: ignore[arg-type]
             undo.callback(narrow.remove)
-            lines = -(-len(names) // legend._ncols)  # type: ignore[attr-defined]
-            entries, added = entries + lines, added - (-len(names) // columns) - lines
-        panels = (usual[1] - LEGEND_LINE_INCHES * entries) * restack(self.drawing, width, undo)
-        self.drawing.set_size_inches(width, panels + LEGEND_LINE_INCHES * (entries + added))
+            lines += -(-len(names) // columns)
+        below = LEGEND_LINE_INCHES * lines
+        panels = restack(self.drawing, width, usual[1] - LEGEND_LINE_INCHES * usual_lines, below, undo)
+        self.drawing.set_size_inches(width, panels + below)
+
+    def _end_labels(self) -> list[Text]:
+        return [text for axes in self.drawing.axes for text in axes.texts if text.get_label() == END_LABEL]
 
     def to_latex(self, path: str | Path) -> str:
         """Return a LaTeX figure environment that includes the file at ``path`` with the title and the caption.
@@ -154,6 +166,21 @@ FORMATS: dict[str, dict[str, Any]] = {
 """File formats, each with the metadata keys to remove because they contain the date."""
 CAPTIONS = {"png": "Description", "svg": "Description", "pdf": "Subject"}
 """Metadata keys of the caption, by file format."""
+
+
+def with_labels(handles: list[Any], names: list[str], labels: Sequence[Text]) -> tuple[list[Any], list[str]]:
+    """Return the entries of a legend with the labels of curve ends: after the name of the curve, or as own entries."""
+    for label in labels:
+        words = label.get_text()
+        name, separator, _ = words.partition(": ")
+        if name in names:
+            names = [words if one == name else one for one in names]
+            continue
+        # A design's entry, which has its sizes, precedes its loss.
+        place = next((i + 1 for i, one in enumerate(names) if separator and one.startswith(f"{name}:")), len(names))
+        handles = [*handles[:place], Line2D([], [], linestyle=""), *handles[place:]]
+        names = [*names[:place], words if separator else f"predicted: {words}", *names[place:]]
+    return handles, names
 
 
 def styled(draw: Callable[[], Figure]) -> Figure:

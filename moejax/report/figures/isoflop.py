@@ -47,15 +47,22 @@ PANELS = 9
 POINTS = 61
 MARGIN = 1.6
 """Factor by which curves extend beyond the runs and the minimum."""
+AROUND = 2.0
+"""Ratio of the largest size to the minimum on a curve without runs, before the margin."""
+SAME_BUDGET = 0.05
+"""Relative difference within which a target is a budget of the runs."""
 FAR = 10.0
 """Largest factor by which a minimum outside the trained sizes extends a curve."""
 
 
-def isoflop_table(fit: FitResult | Law, runs: Runs) -> pd.DataFrame:
+def isoflop_table(fit: FitResult | Law, runs: Runs, *, flops: float | None = None) -> pd.DataFrame:
     """Return a table of runs, IsoFLOP curves and their minima with columns kind, family, budget, size and loss.
 
     Runs are grouped into compute budgets and into families by expansion. A family's curve keeps the proportions of its
     typical run, and the remaining budget gives the tokens.
+
+    Args:
+      flops: a target budget, which has curves without runs.
 
     Raises:
       UserError: the law does not predict the loss from sizes and tokens, the runs have no sizes, or no budget has two
@@ -68,6 +75,8 @@ def isoflop_table(fit: FitResult | Law, runs: Runs) -> pd.DataFrame:
         raise UserError("The runs have no sizes; add a column params_active or params_total.")
     spent = spent_on(values)
     number, means = budgets(spent)
+    has_target = flops is not None and not np.isclose(means, flops, rtol=SAME_BUDGET).any()
+    means = np.append(means, flops) if has_target else means
     rows = []
     for family in families_of(values, spent):
         curve = _curve_of(law, least_of(values, family, means))
@@ -78,7 +87,10 @@ def isoflop_table(fit: FitResult | Law, runs: Runs) -> pd.DataFrame:
             rows += [{"kind": RUN, **head, size: float(values[size][i]), "loss": float(runs.loss[i])} for i in own]
             if len(np.unique(sizes)) > 1:
                 rows += [{"kind": kind, **head, size: x, "loss": y} for kind, x, y in curve(int(budget), sizes)]
-    if all(row["kind"] != CURVE for row in rows):
+        if has_target:
+            head = {"family": family.label, "budget": float(means[-1])}
+            rows += [{"kind": kind, **head, size: x, "loss": y} for kind, x, y in curve(len(means) - 1, None)]
+    if all(row["kind"] != CURVE or row["budget"] == flops for row in rows):
         raise UserError(
             "No compute budget has two sizes of models with equal expansion, so there are no IsoFLOP curves; "
             "loss-vs-compute shows the runs."
@@ -86,15 +98,17 @@ def isoflop_table(fit: FitResult | Law, runs: Runs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _curve_of(law: Law, least: LowestLoss) -> Callable[[int, np.ndarray], list[tuple[str, float, float]]]:
-    """Return a function that computes the curve at a budget over the sizes of runs."""
+def _curve_of(law: Law, least: LowestLoss) -> Callable[[int, np.ndarray | None], list[tuple[str, float, float]]]:
+    """Return a function that computes the curve at a budget over the sizes of runs, or around the minimum."""
     losses = jax.jit(jax.vmap(least.loss, (None, None, 0)))
     with float64():
         best = np.asarray(jax.vmap(lambda budget: least.best(law, budget))(jnp.asarray(least.budgets)), np.float64)
     typical = least.like[least.main]
 
-    def curve(budget: int, sizes: np.ndarray) -> list[tuple[str, float, float]]:
-        low, high = np.log(sizes.min() / typical), np.log(sizes.max() / typical)
+    def curve(budget: int, sizes: np.ndarray | None) -> list[tuple[str, float, float]]:
+        low, high = best[budget] - np.log(AROUND), best[budget] + np.log(AROUND)
+        if sizes is not None:
+            low, high = np.log(sizes.min() / typical), np.log(sizes.max() / typical)
         inside = low - np.log(FAR) < best[budget] < high + np.log(FAR)
         ends = (min(low, best[budget]), max(high, best[budget])) if inside else (low, high)
         ratios = np.linspace(ends[0] - np.log(MARGIN), ends[1] + np.log(MARGIN), POINTS)
@@ -142,7 +156,8 @@ def _panel(own: pd.DataFrame, colors: dict[str, str], size: Axis) -> Panel:
             x, y = column(rows, size.column), column(rows, "loss")
             series.append(Series(label=label, x=x, y=y, mark=mark, color=color, in_legend=kind == MINIMUM))
     budget = float(own["budget"].iloc[0])
-    return Panel(x=size, y=LOSS, series=series, title=f"{short(budget, 2)} FLOPs")
+    target = ", target" * (RUN not in set(own["kind"]))
+    return Panel(x=size, y=LOSS, series=series, title=f"{short(budget, 2)} FLOPs{target}")
 
 
 BUDGETS = 7

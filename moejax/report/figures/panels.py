@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from moejax.report.figures.figure import Figure, column, ordered
 from moejax.report.figures.style import (
     BLUE,
+    END_LABEL,
     INK,
     MUTED,
     PAPER,
@@ -269,7 +270,8 @@ def _panel(axes: Axes, panel: Panel, known: dict[str, Artist], most: float, styl
         axes.set_ylim(panel.ylim)
     if named := [one for one in panel.series if one.words]:
         ends = [(float(np.ravel(one.x)[-1]), float(np.ravel(one.y)[-1])) for one in named]
-        labels_at(axes, [(end, one.words, one.color) for end, one in zip(ends, named, strict=True)])
+        for label in labels_at(axes, [(end, one.words, one.color) for end, one in zip(ends, named, strict=True)]):
+            label.set_label(END_LABEL)
     for words, height, side in ((panel.note, 0.97, "top"), (panel.corner, 0.03, "bottom")):
         if words:
             axes.text(0.98, height, words, transform=axes.transAxes, ha="right", va=side, fontsize=7.5, color=MUTED)
@@ -424,7 +426,9 @@ class _LogLocator(Locator):
     def _fit(self, ticks: list[float], vmin: float, vmax: float) -> bool:
         if len(ticks) < 2 or min(vmin, vmax) <= 0 or vmin == vmax:
             return True
-        axes, font = self._axes, RC["xtick.labelsize"]
+        axes = self._axes
+        own = axes.xaxis if self._which == "x" else axes.yaxis
+        font = own.get_tick_params().get("labelsize", RC["xtick.labelsize"])
         length = (axes.bbox.width if self._which == "x" else axes.bbox.height) * 72 / axes.figure.dpi
         places = np.log(ticks) * length / abs(np.log(vmax / vmin))
         sizes = np.full(len(ticks), font)

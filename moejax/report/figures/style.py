@@ -7,6 +7,7 @@ figures follow the page's light or dark mode.
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure as Drawing
-from matplotlib.gridspec import GridSpec
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.gridspec import GridSpec, SubplotSpec
+from matplotlib.text import Annotation
+from matplotlib.ticker import FixedFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import offset_copy
 
 from moejax.result import size
@@ -163,17 +165,68 @@ def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> t
 
 LEAST_PANEL_INCHES = WIDTH_INCHES / 3
 """Width per panel below which a figure gets fewer columns, because axis labels and titles would be cut off."""
+NARROW_INCHES = 4.5
+"""Width below which a figure is one column of a paper: labels move into the legend, and panels are less high."""
+LEAST_PAIR_INCHES = 3.0
+"""Width below which two panels do not fit side by side even with small fonts."""
+STACKED = 3
+"""Largest number of panels of a narrow figure that are stacked in one column."""
+PAGE_INCHES = 8.0
+"""Largest height of a narrow figure, unless its panels would be less high than ``LEAST_ROW_INCHES``."""
+LEAST_ROW_INCHES, ROW_INCHES, ONE_ROW_INCHES = 1.3, 2.1, 2.6
+"""Smallest and largest height of a row of a narrow figure with labels and title, and largest height of a single row."""
+SMALL = 0.8
+"""Font size of two panels side by side in a narrow figure, relative to the usual size."""
+WRAP_LABEL, WRAP_TITLE, WRAP_TEXT = 22, 17, 12
+"""Number of characters after which labels, titles and texts of such panels continue on the next line."""
 
 
-def restack(drawing: Drawing, width_inches: float, undo: ExitStack) -> float:
-    """Move the panels into as many columns as fit a width, and return the factor by which the number of rows grows.
-    ``undo`` moves them back."""
+def restack(
+    drawing: Drawing, width_inches: float, height_inches: float, legend_inches: float, undo: ExitStack
+) -> float:
+    """Move the panels into as many columns as fit a width, and return the height of all rows.
+
+    Args:
+      height_inches: height of all rows at the usual width, without legends.
+      legend_inches: height of the legends at the new width.
+      undo: moves the panels back when it closes.
+    """
     cells = {axes: cell for axes in drawing.axes if (cell := axes.get_subplotspec()) is not None}
     columns, rows = next((cell.get_gridspec().ncols, cell.get_gridspec().nrows) for cell in cells.values())
-    fit = max(1, int(width_inches / min(LEAST_PANEL_INCHES, WIDTH_INCHES / columns)))
-    if fit >= columns:
-        return 1.0
     count = 1 + max(cell.num1 for axes, cell in cells.items() if axes.get_visible())
+    fit = max(1, int(width_inches / min(LEAST_PANEL_INCHES, WIDTH_INCHES / columns)))
+    # Bars need their height, and colorbars need their width.
+    narrow = width_inches < NARROW_INCHES and not any(_has_names(axes) for axes in cells)
+    paired = narrow and count > STACKED and width_inches >= LEAST_PAIR_INCHES and len(cells) == len(drawing.axes)
+    if paired:
+        fit = 2
+    if fit < columns:
+        _move(drawing, cells, columns, fit, count, undo)
+        height_inches *= -(-count // fit) / rows
+        rows = -(-count // fit)
+    if paired:
+        left = {axes.get_subplotspec().num1: axes.get_ylabel() for axes in cells if axes.get_visible()}  # type: ignore[union-attr]
+        for axes in cells:
+            number = axes.get_subplotspec().num1  # type: ignore[union-attr]
+            if number % fit and axes.get_ylabel() == left[number - 1]:
+                undo.callback(axes.set_ylabel, axes.get_ylabel())
+                axes.set_ylabel("")
+            _shrink(axes, undo)
+    if not narrow:
+        return height_inches
+    most = ROW_INCHES if rows > 1 else ONE_ROW_INCHES
+    return min(height_inches, rows * max(LEAST_ROW_INCHES, min(most, (PAGE_INCHES - legend_inches) / rows)))
+
+
+def _has_names(axes: Axes) -> bool:
+    """Return whether the vertical axis has names, such as those of bars, instead of numbers."""
+    return isinstance(axes.yaxis.get_major_formatter(), FixedFormatter)
+
+
+def _move(
+    drawing: Drawing, cells: dict[Axes, SubplotSpec], columns: int, fit: int, count: int, undo: ExitStack
+) -> None:
+    """Move the panels from ``columns`` into ``fit`` columns."""
     labels = {cell.num1 // columns: axes.get_ylabel() for axes, cell in cells.items() if cell.num1 % columns == 0}
     stacked = GridSpec(-(-count // fit), fit, figure=drawing)
     for axes, cell in cells.items():
@@ -191,7 +244,27 @@ def restack(drawing: Drawing, width_inches: float, undo: ExitStack) -> float:
         if number % fit == 0 and not axes.get_ylabel():
             undo.callback(axes.set_ylabel, "")
             axes.set_ylabel(labels[cell.num1 // columns])
-    return stacked.nrows / rows
+
+
+def _shrink(axes: Axes, undo: ExitStack) -> None:
+    """Reduce the fonts and the number of ticks of a panel, and wrap its labels."""
+    wrapped = {axes.xaxis.label: WRAP_LABEL, axes.yaxis.label: WRAP_LABEL, axes._left_title: WRAP_TITLE}  # type: ignore[attr-defined]
+    for text, most in (wrapped | dict.fromkeys(axes.texts, WRAP_TEXT)).items():
+        undo.callback(text.set_fontsize, text.get_fontsize())
+        undo.callback(text.set_text, text.get_text())
+        text.set_fontsize(SMALL * text.get_fontsize())
+        text.set_text(textwrap.fill(text.get_text(), most, break_long_words=False))
+    for line in axes.lines:
+        undo.callback(line.set_markersize, line.get_markersize())
+        line.set_markersize(SMALL * line.get_markersize())
+    for axis in (axes.xaxis, axes.yaxis):
+        usual = axis.get_tick_params().get("labelsize", RC["xtick.labelsize"])
+        undo.callback(axis.set_tick_params, labelsize=usual)
+        axis.set_tick_params(labelsize=SMALL * usual)
+        locator = axis.get_major_locator()
+        if isinstance(locator, MaxNLocator):
+            undo.callback(axis.set_major_locator, locator)
+            axis.set_major_locator(MaxNLocator(3 if axis is axes.xaxis else 4))
 
 
 def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> None:
@@ -211,18 +284,20 @@ def quantity_axis(axis: Axis, values: Collection[float], *, most: int = 6) -> No
 
 GAP_POINTS = 12.0
 """Distance of labels from the axes, in points."""
+END_LABEL = "end of a curve"
+"""Matplotlib label of the texts that a narrow figure has in its legend instead."""
 LABEL = 1 / 22
 """Smallest distance between two labels, as a share of the height of the axes."""
 
 
-def labels_at(axes: Axes, labels: Sequence[tuple[tuple[float, float], str, str]]) -> None:
-    """Print labels, given by point, text and color, at the right edge, moved apart to avoid overlaps. The limits of the
-    axes must be final."""
+def labels_at(axes: Axes, labels: Sequence[tuple[tuple[float, float], str, str]]) -> list[Annotation]:
+    """Print labels, given by point, text and color, at the right edge, moved apart to avoid overlaps, and return them.
+    The limits of the axes must be final."""
     # The distance in points does not change with the width, so that the layout is the same after every drawing.
     right = offset_copy(axes.transAxes, axes.get_figure(root=True), x=GAP_POINTS, units="points")
     points = [point for point, *_ in labels]
     heights = axes.transAxes.inverted().transform(axes.transData.transform(points))[:, 1].tolist()
-    for (point, text, color), place in zip(labels, spread(heights, LABEL), strict=True):
+    return [
         axes.annotate(
             text,
             xy=point,
@@ -234,6 +309,8 @@ def labels_at(axes: Axes, labels: Sequence[tuple[tuple[float, float], str, str]]
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
         )
+        for (point, text, color), place in zip(labels, spread(heights, LABEL), strict=True)
+    ]
 
 
 def spread(heights: Sequence[float], least: float) -> list[float]:
