@@ -778,7 +778,8 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     without = dict.fromkeys(without_effect(law, fields["output"]), math.nan)
     penalty = dict(plain["penalty"])
     kind = PENALTIES[penalty.pop("name")]
-    tested = {name: plain[name] for name in HELD_OUT if name in plain}
+    # Fits of loss curves store errors on their held-out curves under the same name.
+    tested = {name: plain[name] for name in HELD_OUT if name in plain and law not in CURVE_LAWS.values()}
     # These three are infinite rather than undefined.
     fields |= {name: math.inf for name in ("condition_number", "aicc", "bic") if plain[name] is None}
     return FitResult(

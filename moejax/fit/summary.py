@@ -183,16 +183,16 @@ def _tested(tested: TestedRuns) -> Table:
 def resampled(resamples: ResampledCoefficients, *, with_intervals: bool = True) -> Table:
     """Return a table of the coefficients' standard deviations, medians and intervals over resamples."""
     columns = [Column("coefficient"), Column("standard deviation", ".4g"), Column("median", ".4g")]
-    rows = [[name, one.deviation, one.middle] for name, one in resamples.coefficients.items()]
-    if with_intervals:
-        columns += [Column(f"{in_percent(resamples.level)} interval", keys=LOW_HIGH), VERDICT]
-        for row, one in zip(rows, resamples.coefficients.values(), strict=True):
-            row += [_bounds(one, "{:.4g}".format), _verdict(one)]
+    columns += [Column(f"{in_percent(resamples.level)} interval", keys=LOW_HIGH)] if with_intervals else []
+    rows = []
+    for name, one in resamples.coefficients.items():
+        interval = [_bounds(one, "{:.4g}".format)] if with_intervals else []
+        rows.append([name, one.deviation, one.middle, *interval, _verdict(one)])
     notes = [f"! {resamples.few}: these intervals are too small."] if resamples.few else []
     if resamples.unfinished:
         notes.append(_unfinished(resamples.unfinished, resamples.resamples))
     title = f"Coefficients by bootstrap of {resamples.resamples:,} resamples by {resamples.by}"
-    return Table(title, columns, rows, notes, key="resamples")
+    return Table(title, [*columns, VERDICT], rows, notes, key="resamples")
 
 
 VERDICT = Column("", keys=("verdict",), value=lambda one: _verdict(one.interval))
