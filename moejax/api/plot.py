@@ -254,20 +254,22 @@ def influence(
     return _drawn("influence", evidence.influence_table(fit, read_of(fit, runs), estimand, **given))
 
 
-def isoflop(fit: FitResult | Law, runs: RunTable | Runs) -> Figure:
+@checked
+def isoflop(fit: FitResult | Law, runs: RunTable | Runs, *, flops: Quantity | None = None) -> Figure:
     """Plot loss against size at each compute budget: the runs, the fit's curves and their minima.
 
     Args:
       fit: a fit, or a loss law.
       runs: the fitted runs.
+      flops: a target budget in FLOPs, which has curves without runs.
 
     Raises:
       UserError: the law does not predict loss from size and tokens, or no budget has two sizes of a group.
 
     Example:
-      >>> mj.plot.isoflop(fit, "runs.csv")
+      >>> mj.plot.isoflop(fit, "runs.csv", flops=1e22)
     """
-    return _drawn("isoflop", isoflop_table(fit, _runs_of(runs, fit)))
+    return _drawn("isoflop", isoflop_table(fit, _runs_of(runs, fit), flops=flops))
 
 
 @checked

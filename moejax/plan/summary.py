@@ -128,9 +128,9 @@ def _cost_text(chip_hours: float, chips: int, price: float | None) -> str:
 
 def _reserve(expected: float, measured: float, chips: int, price: float | None) -> str:
     """Return the time and cost to reserve, given the expected chip-hours and those at ``ROOFLINE_MEASURED``."""
-    because = f"one step on one H200, the only chip measured, took {ROOFLINE_MEASURED:g} times its roofline"
+    because = f"the only measured step, on one H200, took {ROOFLINE_MEASURED:g} times its roofline"
     if measured <= expected:
-        return f"The expected time is also above that of a measured step: {because}."
+        return f"The expected time is at least {ROOFLINE_MEASURED:g} times the roofline, and {because}."
     return f"Until you have measured a step, reserve {_cost_text(measured, chips, price)}: {because}."
 
 

@@ -100,7 +100,7 @@ def _of_loss(fit: FitResult, runs: Runs, answers: Answers) -> dict[str, pd.DataF
     level, tables = _level(answers), {}
     every: dict[str, Callable[[], pd.DataFrame]] = {
         "loss-vs-compute": lambda: compute_table(fit, runs.design, runs.loss, flops=flops, level=level),
-        "isoflop": lambda: isoflop_table(fit, runs),
+        "isoflop": lambda: isoflop_table(fit, runs, flops=flops),
         "leverage": lambda: leverage_table(fit, runs, flops=flops, level=level),
     }
     for name, table in every.items():

@@ -31,7 +31,7 @@ ROUTING = {
 
 
 METRICS_MISSING = (
-    "metrics.jsonl lacks steps before the newest checkpoint; restore a copy of the file to see their losses and speed"
+    "metrics.jsonl has no line, although there is a checkpoint; restore a copy of the file to see losses and speed"
 )
 
 MOST_SOURCES = 12

@@ -248,6 +248,13 @@ def test_a_message_about_a_held_dimension_names_options_that_work(capsys, law, h
     assert {name: built[name] for name in held} == held
 
 
+def test_a_held_activation_ratio_counts_the_shared_experts_of_a_shape(capsys):
+    words = ["design", "--law", "zhao", "--flops", "1e22", "--shape", "--arch", "qwen3-30b-a3b", "--json"]
+    assert main([*words, "--hold", "activation_ratio=0.05"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shape"]["values"]["activation_ratio"] == pytest.approx(0.05, rel=1e-6)
+
+
 @pytest.mark.parametrize("minimize", ["--minimize", "--minimise"])
 def test_constraints_that_conflict_are_named(capsys, minimize):
     assert main(["design", "--law", "zhao", "--flops", "1e20", "--target-loss", "1.83", minimize, "tokens"]) == 2

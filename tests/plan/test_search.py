@@ -507,3 +507,12 @@ def test_an_estimate_expects_the_chip_hours_of_a_launch():
     data = estimate_summary(one, topology, analytic_estimate(one, topology), 2.5, 0.3).data
     assert data["chip_hours_at_assumed_mfu"] == pytest.approx(chip_hours(one, topology.known_chip, 0.3), rel=1e-6)
     assert data["cost_at_assumed_mfu"] == pytest.approx(2.5 * data["chip_hours_at_assumed_mfu"])
+
+
+@pytest.mark.parametrize(
+    ("assumed_mfu", "says"), [(0.9, "Until you have measured a step, reserve"), (0.05, "The expected time is at least")]
+)
+def test_an_estimate_names_the_time_to_reserve(assumed_mfu, says):
+    one, topology = training("full", mesh=MeshShape(data=1, fsdp=8)), parse("h100:8")
+    result = estimate_summary(one, topology, analytic_estimate(one, topology), 2.5, assumed_mfu)
+    assert says in " ".join(render.text(result).split())

@@ -75,7 +75,7 @@ def test_a_training_whose_log_was_lost_is_as_far_as_its_newest_checkpoint(eight,
     assert main(["status", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "last step branch-4096, step 16" in said
-    assert "metrics.jsonl lacks steps before the newest checkpoint" in said
+    assert "metrics.jsonl has no line, although there is a checkpoint" in said
 
 
 def test_a_checkpoint_between_two_logged_steps_is_the_last_step_and_no_line_is_missing(eight, tmp_path):
@@ -92,6 +92,15 @@ def test_a_checkpoint_between_two_logged_steps_is_the_last_step_and_no_line_is_m
     assert (status.phase, status.step, status.tokens, status.steps_done) == ("branch-4096", 16, 4096, 19)
     assert not status.metrics_missing
     assert status.loss is not None
+
+
+def test_a_copy_of_a_phase_is_no_checkpoint_of_the_training(eight, tmp_path):
+    train(eight, tmp_path)
+    whole = read_status(tmp_path)
+    shutil.copytree(tmp_path / "checkpoints" / "branch-4096", tmp_path / "checkpoints" / "backup")
+    (tmp_path / "metrics.jsonl").unlink()
+    status = read_status(tmp_path)
+    assert status.last_checkpoint["phase"] == whole.last_checkpoint["phase"] == "branch-4096"
 
 
 def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, capsys):

@@ -75,8 +75,9 @@ def isoflop_table(fit: FitResult | Law, runs: Runs, *, flops: float | None = Non
         raise UserError("The runs have no sizes; add a column params_active or params_total.")
     spent = spent_on(values)
     number, means = budgets(spent)
-    has_target = flops is not None and not np.isclose(means, flops, rtol=SAME_BUDGET).any()
-    means = np.append(means, flops) if has_target else means
+    close = flops is not None and np.isclose(means, flops, rtol=SAME_BUDGET).any()
+    target = [] if flops is None or close else [flops]
+    means = np.append(means, target)
     rows = []
     for family in families_of(values, spent):
         curve = _curve_of(law, least_of(values, family, means))
@@ -87,8 +88,8 @@ def isoflop_table(fit: FitResult | Law, runs: Runs, *, flops: float | None = Non
             rows += [{"kind": RUN, **head, size: float(values[size][i]), "loss": float(runs.loss[i])} for i in own]
             if len(np.unique(sizes)) > 1:
                 rows += [{"kind": kind, **head, size: x, "loss": y} for kind, x, y in curve(int(budget), sizes)]
-        if has_target:
-            head = {"family": family.label, "budget": float(means[-1])}
+        for budget in target:
+            head = {"family": family.label, "budget": budget}
             rows += [{"kind": kind, **head, size: x, "loss": y} for kind, x, y in curve(len(means) - 1, None)]
     if all(row["kind"] != CURVE or row["budget"] == flops for row in rows):
         raise UserError(

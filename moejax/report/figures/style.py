@@ -192,6 +192,8 @@ def restack(
       undo: moves the panels back when it closes.
     """
     cells = {axes: cell for axes in drawing.axes if (cell := axes.get_subplotspec()) is not None}
+    if not cells:
+        return height_inches
     columns, rows = next((cell.get_gridspec().ncols, cell.get_gridspec().nrows) for cell in cells.values())
     count = 1 + max(cell.num1 for axes, cell in cells.items() if axes.get_visible())
     fit = max(1, int(width_inches / min(LEAST_PANEL_INCHES, WIDTH_INCHES / columns)))
@@ -252,7 +254,7 @@ def _shrink(axes: Axes, undo: ExitStack) -> None:
     for text, most in (wrapped | dict.fromkeys(axes.texts, WRAP_TEXT)).items():
         undo.callback(text.set_fontsize, text.get_fontsize())
         undo.callback(text.set_text, text.get_text())
-        text.set_fontsize(SMALL * text.get_fontsize())
+        text.set_fontsize(SMALL * float(text.get_fontsize()))
         text.set_text(textwrap.fill(text.get_text(), most, break_long_words=False))
     for line in axes.lines:
         undo.callback(line.set_markersize, line.get_markersize())

@@ -50,7 +50,7 @@ class Status:
     step: int | None
     """Last step of the phase. Steps of a branch are counted from the start of the trunk."""
     metrics_missing: bool
-    """True if there is no log of the steps before the newest checkpoint."""
+    """True if the log has no line although there is a checkpoint of a logged step."""
     steps_done: int
     """Number of steps done in trunk and branches."""
     total_steps: int | None
