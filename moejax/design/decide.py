@@ -143,6 +143,8 @@ class DesignResult(Shown):
     beyond: Mapping[str, float] = field(default_factory=dict)
     """Factors by which the optimum exceeds the range of the fitted runs; for published constants, only if no model was
     built."""
+    fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Fitted range of each variable; empty if unknown."""
     fitted_convention: str = ""
     """Convention of the FLOPs of a fit's runs; empty if unknown."""
     published: Mapping[str, Built] = field(default_factory=dict)
@@ -241,6 +243,7 @@ def decide(
         by="" if likely is None else likely.method,
         without_intervals="" if likely is not None else getattr(known, "without_intervals", ""),
         repeats=repeats(optimum),
+        fitted={} if known is None else known.fitted,
         fitted_convention=getattr(known, "flops_convention", ""),
     )
     far = {} if known is None else beyond(known, optimum)

@@ -11,12 +11,14 @@ from typing import Any
 
 from moejax.config import dump
 from moejax.design.build import HELD, Built, missed
-from moejax.design.constraint import Constraint
+from moejax.design.constraint import Constraint, restated
 from moejax.design.coordinates import Shapes
 from moejax.design.decide import DesignResult, Repeats
 from moejax.design.frontier import Landscape, Point
 from moejax.design.measures import CostAssumptions, in_units
 from moejax.design.problem import Optimum, Problem
+from moejax.design.sensitivity import Flat
+from moejax.errors import UserError
 from moejax.interval import in_percent
 from moejax.json_text import finite
 from moejax.laws.budget.peak_rate import PeakRate, counted, peak_rate
@@ -59,6 +61,7 @@ def summary(name: str, decision: DesignResult) -> Result:
         warnings.append(f"The model to train is outside the law's fitted range: {', '.join(beyond_in_words(far))}.")
     if built is not None and built.prediction.as_dense:
         warnings.append(AS_DENSE)
+    warnings += _within_fitted(decision)
     warnings += _better_published(decision)
     rate = _rate(decision)
     notes += [f"{rate.sentence} In the config, learning_rate is auto, which uses this rate."] if rate else []
@@ -91,6 +94,31 @@ def summary(name: str, decision: DesignResult) -> Result:
         },
     )
     return with_extrapolation(result, "The optimum over sizes lies", decision.beyond)
+
+
+def _within_fitted(decision: DesignResult) -> list[str]:
+    """Return a warning with the options that keep extrapolated sizes and proportions in the law's fitted range."""
+    problem, ranges = decision.optimum.problem, dict[str, tuple[float, float]]()
+    for name in {**(decision.built.prediction.extrapolated if decision.built else {}), **decision.beyond}:
+        # Tokens and FLOPs follow from the budget. All parameters bound those without embeddings.
+        bounded = name.removesuffix("_nonembedding")
+        if name not in decision.fitted or bounded in ("tokens", "unique_tokens", "epochs", "flops", "loss"):
+            continue
+        low, high = map(float, decision.fitted[name])
+        try:
+            constraint = restated(Constraint(name=bounded, low=low, high=high), problem.law, problem.space)
+            replace(problem, constraints=(*problem.constraints, constraint)).check()
+        except UserError:
+            # The problem does not allow this constraint, or contradicts it.
+            continue
+        ranges[bounded] = low, high
+    if not ranges:
+        return []
+    in_command = option_hint(" ".join(f"--range {n}={format(low)}:{format(high)}" for n, (low, high) in ranges.items()))
+    return [
+        f"To keep sizes and proportions within the fitted range, add {in_command or f'range={ranges}'}. Tokens and "
+        "FLOPs follow from the budget."
+    ]
 
 
 def _better_published(decision: DesignResult) -> list[str]:
@@ -192,6 +220,11 @@ def _to_train(decision: DesignResult) -> list[str]:
             " Constraints, ranges and intervals refer to sizes alone, whose FLOPs are 6·N·D. The FLOPs of the other "
             f"columns follow the convention {assumptions.convention}{_as_fitted(decision)}."
         )
+        if outside := [one.name for one in decision.flat if _is_outside(one, built.measures.get(one.name))]:
+            about += (
+                f" The model to train is outside the range within {decision.within:g} in {listed(outside)}, because "
+                f"its parameters and FLOPs are counted exactly; {argument('shape', True)} gives the range over shapes."
+            )
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     written, speed = option_hint(" (--out DIR writes its config.py)"), option_hint(" (--chip-flops, --mfu)")
@@ -210,6 +243,10 @@ def _to_train(decision: DesignResult) -> list[str]:
         f"Dimensions that the law does not read, such as depth, heads and vocabulary, follow {_likeness(shape)}: they "
         f"keep its ratios to the width, or its values. Choose another architecture with {argument('like')}.",
     ]
+
+
+def _is_outside(flat: Flat, value: float | None) -> bool:
+    return value is not None and (value < flat.low or value > flat.high)
 
 
 def _as_fitted(decision: DesignResult) -> str:

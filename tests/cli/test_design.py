@@ -192,6 +192,20 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert "--runs is for bootstrap intervals of a fit" in capsys.readouterr().err
 
 
+def test_the_options_in_the_warning_about_extrapolation_keep_sizes_within_the_fitted_range(capsys):
+    words = ["design", "--law", "zhao", "--flops", "1e21", "--params-total", "34B"]
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "expansion, active_experts and tokens, because its parameters and FLOPs are counted exactly; --shape" in said
+    options = re.findall(r"--range (\w+)=\S+:\S+(?=[ .])", said)
+    assert options == ["params_total", "active_experts"]
+    given = re.findall(r"--range \w+=\w+:[\d.]+\w?", said)
+    assert main([*words, *(word for one in given for word in one.split())]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"outside the law's fitted range: tokens [\d.]+× above\.", said)
+    assert "within the fitted range, add" not in said
+
+
 def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(monkeypatch):
     shown = []
     monkeypatch.setattr(render, "show", lambda result, **_: shown.append(result))
