@@ -116,9 +116,9 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.metrics_missing:
         yield "metrics", METRICS_MISSING
     if status.total_steps is not None:
-        yield "steps", f"{status.steps_done:,} of {status.total_steps:,}"
+        yield "steps of all phases", f"{status.steps_done:,} of {status.total_steps:,}"
     if status.loss is not None:
-        yield "loss", f"{status.loss:.4f} nats/token"
+        yield "loss of last batch", f"{status.loss:.4f} nats/token"
     if (last := status.last_validation) is not None:
         sources = sources_text(last.get("sources", {}))
         yield "validation loss", f"{last['loss']:.4f} nats/token{sources} at {last['phase']}, step {last['step']:,}"

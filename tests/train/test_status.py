@@ -74,7 +74,8 @@ def test_a_training_whose_log_was_lost_is_as_far_as_its_newest_checkpoint(eight,
     assert status.loss is None
     assert main(["status", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "last step branch-4096, step 16" in said
+    assert "last step branch-4096, step 16: 4096 tokens of 4096" in said
+    assert "steps of all phases 19 of 19" in said
     assert "metrics.jsonl has no line, although there is a checkpoint" in said
 
 
@@ -176,6 +177,12 @@ def test_lost_work_is_found(eight, tmp_path):
 
 
 def test_states_by_lock_and_last_word(tmp_path, training):
+    with pytest.raises(ValueError, match="does not exist. A training run writes its settings there a few seconds"):
+        read_status(tmp_path / "new")
+    (tmp_path / ".lock").touch()
+    with pytest.raises(ValueError, match="is empty. A training run writes its settings there a few seconds"):
+        read_status(tmp_path)
+    (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="is not the folder of a training run"):
         read_status(tmp_path)
     write_json(tmp_path / "training.json", training.as_json())

@@ -100,6 +100,11 @@ def read_status(folder: Path) -> Status:
     try:
         training = read_training(folder)
     except Missing:
+        if not folder.exists() or (folder.is_dir() and all(one.name.startswith(".") for one in folder.iterdir())):
+            raise UserError(
+                f"{folder} {'is empty' if folder.exists() else 'does not exist'}. A training run writes its settings "
+                "there a few seconds after its start; run this command again, or check the path."
+            ) from None
         raise UserError(
             f"{folder} is not the folder of a training run (it has no {TRAINING}); start a run with moejax train "
             "--config=FILE.py."
