@@ -217,7 +217,8 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
     """Return the engine for SkyPilot, and all training runs with their resources.
 
     Raises:
-      UserError: the options are invalid, or no number of chips fits a training run.
+      UserError: the options are invalid, no number of chips fits a training run, or the machines could not install
+        moejax.
     """
     mount, folder = mounted(out)
     chip = (options.topology or options.chip or "h100").lower().partition(":")[0]
@@ -238,8 +239,7 @@ def sky(options: SkyOptions, study: Study, out: str) -> tuple[SkyEngine, list[Ta
     else:
         raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
     engine = SkyEngine(study_name=study.name, mount=mount, options=options, accelerator=GPUS.get(chip, ""))
-    if engine.lacks and not options.submit:
-        say(f"moejax: {engine.lacks}")
+    engine.check_installable()
     return engine, _tasks(study, folder, resources)
 
 

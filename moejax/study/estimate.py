@@ -371,8 +371,8 @@ def settings_text(training: Training) -> str:
     return ", ".join(f"{name} {value}".strip() for name, value in settings.items() if value)
 
 
-def resources_text(training: Training, resources: ResourceRequest, mfu: float) -> str:
-    """Return the chips, mesh, hours and chip-hours of a training run with the requested resources."""
+def resources_text(training: Training, resources: ResourceRequest, mfu: float, price: float | None = None) -> str:
+    """Return the chips, mesh, hours, chip-hours and cost of a training run with the requested resources."""
     if not resources.chips:
         limit = f"time limit {resources.minutes or MOST_MINUTES:,} minutes"
         return f"CPUs of {counted(resources.nodes, 'node')}, {limit}; no time is estimated for CPUs"
@@ -382,11 +382,12 @@ def resources_text(training: Training, resources: ResourceRequest, mfu: float) -
     mesh = " ".join(f"{axis}={size}" for axis, size in axes.items() if size > 1) or "one device"
     chip = next(one for key, one in CHIPS.items() if resources.chip in (key, one.name))
     hours = chip_hours(training, chip, mfu)
-    place = f"{resources.chips:,} {resources.chip}"
+    place = f"{resources.chips:,} {resources.chip} on {counted(resources.nodes, 'node')}"
     if topology:
         one = replace(topology, slices=1)
         place = f"{counted(slices, 'slice')} of {one.name} ({counted(resources.chips, 'chip')})"
     said = f"{place}, mesh {mesh}, about {format(hours / resources.chips, 3)} hours, {format(hours, 3)} chip-hours"
+    said += "" if price is None else f", cost {format(hours * price, 3)} at {price:g} an hour"
     jobs = math.ceil(hours / resources.chips / (resources.minutes / 60)) if resources.minutes else 1
     return said + (
         f", in about {jobs} jobs of {resources.minutes / 60:.3g} hours, one after another" if jobs > 1 else ""

@@ -51,28 +51,23 @@ class SkyEngine(CloudEngine):
         heads = [f"# {shlex.join(self._command(task, f'{self.name(task)}.yaml'))}" for task in tasks]
         return "---\n".join(f"{head}\n{file}" for head, file in zip(heads, files, strict=True))
 
-    @property
-    def lacks(self) -> str:
-        """An error message if the machines cannot install moejax; otherwise empty."""
-        if self.options.image or is_checkout(Path()):
-            return ""
-        return (
-            f"Without --image, every machine installs moejax from the current folder, but {Path().absolute()} is "
-            "not a checkout of moejax. Run the command in a checkout, or name an image that has moejax with --image "
-            "docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile in the repository build such images)."
-        )
+    def check_installable(self) -> None:
+        """Raise ``UserError`` if the machines could not install moejax."""
+        if not (self.options.image or is_checkout(Path())):
+            raise UserError(
+                f"Without --image, every machine installs moejax from the current folder, but {Path().absolute()} is "
+                "not a checkout of moejax. Run the command in a checkout, or name an image that has moejax with "
+                "--image docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile in the repository build such "
+                "images)."
+            )
 
     def check(self) -> None:
-        """Raise ``UserError`` if SkyPilot is not installed on this machine, or its machines could not install
-        moejax.
-        """
+        """Raise ``UserError`` if SkyPilot is not installed on this machine."""
         if shutil.which("sky") is None:
             raise UserError(
                 "SkyPilot (sky) is not installed on this machine. Install it in a separate environment and run sky "
                 "check, or run this command on a machine with SkyPilot."
             )
-        if self.lacks:
-            raise UserError(self.lacks)
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
         """Launch a managed job for each task, and return the jobs' names, keyed by model.

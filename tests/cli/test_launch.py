@@ -47,6 +47,7 @@ IMAGE = ["--image", "registry/moejax:tpu"]
 def printed(capsys, monkeypatch, tmp_path):
     """What the command prints; it writes nothing."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("moejax.study.sky.is_checkout", lambda folder: True)
 
     def run(*words):
         assert main(["launch", *map(str, words)]) == 0
@@ -214,11 +215,16 @@ def test_the_expected_time_of_a_training_is_printed(capsys):
     words = [ONE, "--config.recipe.budgets_tokens=65536", "--out", "/shared/one"]
     assert main(["launch", "slurm", *words, "--chip", "h100"]) == 0
     said = capsys.readouterr().err
-    assert re.search(r": 1 NVIDIA H100 SXM, mesh one device, about \S+ hours, \S+ chip-hours", said)
+    assert re.search(r": 1 NVIDIA H100 SXM on 1 node, mesh one device, about \S+ hours, \S+ chip-hours", said)
     assert re.search(
         "; remat none, compute_dtype float32, batch .* tokens in sequences of .*, budgets 65536 tokens", said
     )
     assert ", data python_stdlib" in said
+    assert "set them with --nodes. Set the mesh with --config.recipe.mesh.AXIS=N" in said
+    assert main(["launch", "slurm", *words, "--nodes", "1", "--price", "2"]) == 0
+    said = capsys.readouterr().err
+    assert "set them with" not in said
+    assert re.search(r", \S+ chip-hours, cost \S+ at 2 an hour", said)
     assert main(["launch", "slurm", *words, "--chip", "cpu"]) == 0
     assert ": CPUs of 1 node, time limit 1,440 minutes; no time is estimated for CPUs" in capsys.readouterr().err
 
@@ -239,7 +245,7 @@ def test_a_launch_names_the_recomputation_that_needs_fewer_gpus(capsys):
     fewer = re.search(r"with --config.recipe.runtime.remat=(\w+), (\d+) suffice", said["none"])
     assert "suffice" not in said["full"]
     assert main([*words, f"--config.recipe.runtime.remat={fewer[1]}"]) == 0
-    assert f": {fewer[2]} NVIDIA H100 SXM, mesh" in capsys.readouterr().err
+    assert f": {fewer[2]} NVIDIA H100 SXM on 1 node, mesh" in capsys.readouterr().err
 
 
 def test_a_launched_training_has_the_numbers_it_would_have_here():
@@ -267,7 +273,7 @@ def test_a_setting_that_neither_a_training_nor_a_study_has_is_refused(capsys):
 def test_skypilot_outside_a_checkout_says_what_it_needs(capsys, tmp_path, monkeypatch):
     words = ["launch", "sky", TINY, "--chip", "h100", "--out", "gs://b/tiny"]
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 0
+    assert main(words) == 2
     assert f"{tmp_path} is not a checkout of moejax" in capsys.readouterr().err
     assert main([*words, "--image", "docker:registry/moejax:gpu"]) == 0
     assert "a checkout" not in capsys.readouterr().err
@@ -443,7 +449,7 @@ def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch)
     [
         (["slurm", "--out", "OUT"], "This machine lacks some of Slurm's commands (sbatch, squeue, srun)"),
         (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not installed on this machine (nor is gcloud"),
-        (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not installed on this machine"),
+        (["sky", "--out", "gs://b/x", "--image", "docker:x"], "SkyPilot (sky) is not installed on this machine"),
     ],
 )
 def test_an_engine_that_is_absent_is_a_sentence_and_nothing_is_written(words, sentence, capsys, tmp_path, monkeypatch):

@@ -18,9 +18,9 @@ from moejax.cli.shared import Share, StudyOptions, settings_of
 from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.quantities import ASSUMED_MFU
-from moejax.ranges import whole
+from moejax.ranges import NotNegative, whole
 from moejax.say import say
-from moejax.wording import command, counted, some, told
+from moejax.wording import command, counted, listed, some, told
 
 if TYPE_CHECKING:
     from moejax.study.executor import Engine, Task
@@ -66,6 +66,7 @@ class LaunchOptions(StudyOptions):
     print: bool = option(False, "print the jobs, and write nothing (the default)")
     chip: str | None = option(None, "chip of the jobs: h100, v5p, …; for Slurm also cpu", metavar="NAME")
     mfu: Share = option(ASSUMED_MFU, "expected share of the peak FLOP/s, for time limits", metavar="SHARE")
+    price: NotNegative | None = option(None, "price of one chip for an hour, in any currency", metavar="COST")
     words: tuple[str, ...] = ()
 
     def engine(self, study: Study, out: str) -> tuple[Any, list[Task]]:
@@ -112,14 +113,14 @@ class LaunchOptions(StudyOptions):
         if not tasks:
             return
         for task in tasks[:MOST_SHOWN]:
-            resources = resources_text(task.training, task.resources, self.mfu)
+            resources = resources_text(task.training, task.resources, self.mfu, self.price)
             _say(f"{task.name}: {resources}; {settings_text(task.training)}")
         if len(tasks) > MOST_SHOWN:
             _say(f"and {counted(len(tasks) - MOST_SHOWN, 'more training run')} (moejax study --dry-run lists all)")
         for chip in dict.fromkeys(filter(None, (task.resources.chip for task in tasks))):
             _say(
-                f"Time limits that you did not give are estimates for {chip} at {self.mfu:.0%} MFU, and numbers of "
-                "chips are the fewest with enough memory; give --chip or --mfu for others."
+                f"Time limits that you did not give are estimates for {chip} at {self.mfu:.0%} MFU (--chip, --mfu). "
+                f"{self._chosen}Set the mesh with --config.recipe.mesh.AXIS=N; `moejax plan --search` ranks meshes."
             )
         if self.submit:
             self._submit(study, out, engine, tasks)
@@ -127,6 +128,15 @@ class LaunchOptions(StudyOptions):
         if not self.json:
             print(engine.describe(tasks))
         say("", f"moejax: {counted(len(tasks), 'training run')}; nothing was submitted (--submit).")
+
+    @property
+    def _chosen(self) -> str:
+        """A sentence about the number of chips, if the options do not give it."""
+        names = [name for name in ("nodes", "topology") if hasattr(self, name)]
+        if any(getattr(self, name) for name in names):
+            return ""
+        options = listed([f"--{name}" for name in names], "or")
+        return f"Numbers of chips are the smallest with enough memory by estimate; set them with {options}. "
 
     def _with_stages(self, study: Study, out: str) -> Study:
         """Return the study with every stage that the results in its folder determine. Without ``--submit``, report an
