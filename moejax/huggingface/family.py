@@ -109,6 +109,9 @@ class ModelFamily:
             theirs = theirs.replace(expert_bias=False)
         names = [f.name for f in dataclasses.fields(Architecture)]
         different = [name for name in names if getattr(ours, name) != getattr(theirs, name)]
+        # The canonical width of shared experts is 0 without any.
+        if {"num_shared_experts", "shared_hidden"} <= {*different}:
+            different.remove("shared_hidden")
         # Report values as given, unless their canonical form equals the family's.
         written = [architecture if getattr(architecture, name) != getattr(theirs, name) else ours for name in different]
         return [

@@ -141,10 +141,10 @@ def _architecture(a: Architecture) -> Facts:
 def _data(trained: Trained) -> Facts:
     data, row = trained.settings["recipe"]["data"], trained.row
     # Publish only the last part of a local path.
-    source = data["source"] if data["source"].startswith("hf:") else PurePath(data["source"]).name
+    source = f"`{data['source'] if data['source'].startswith('hf:') else PurePath(data['source']).name}`"
     parts = ", ".join(f"{part['name']} (weight {part['weight']:g})" for part in data["mixture"])
     return {
-        "text": parts or ", ".join(filter(None, (source, data["named_mixture"]))),
+        "training data": parts or ", ".join(filter(None, (data["source"] and source, data["named_mixture"]))),
         "SHA-256 of the text": row.get("corpus"),
         "tokens read": f"{trained.tokens:,}",
         "distinct tokens of the text": f"{row['unique_tokens']:,.0f}" if row.get("unique_tokens") else None,

@@ -181,7 +181,10 @@ def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_
             ["train", "--config=tiny", "--config.architecture.shared_expert_gate=False", "--exportable", "hf"],
             "qwen2_moe cannot express shared_expert_gate = False (nearest value: True)",
         ),
-        (["train", "--config=tiny", "--exportable", "hf:mixtral"], "mixtral cannot express num_shared_experts = 1"),
+        (
+            ["train", "--config=tiny", "--exportable", "hf:mixtral"],
+            "mixtral cannot express num_shared_experts = 1 (nearest value: 0), shared_expert",
+        ),
         (["train", "--config=tiny", "--exportable", "hf:llama"], "Unknown family 'llama'"),
         (["train", "--config=tiny", "--exportable", "gguf"], "--exportable gguf is unknown"),
         (

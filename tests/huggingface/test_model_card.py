@@ -56,7 +56,7 @@ def test_a_card_has_architecture_data_loss_law_and_training():
         "active parameters": f"{counts.active:,}",
         "layers": "3, 2 with experts",
         "routed experts": "4, 2 per token, of width 6",
-        "text": "web",
+        "training data": "`web`",
         "SHA-256 of the text": "c0ffee",
         "tokens read": "8,192",
         "tokenizer": "bpe.json",

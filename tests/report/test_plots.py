@@ -384,6 +384,7 @@ def test_flops_of_a_design_are_counted_as_those_of_the_runs(fitted):
     table = compute_table(result, runs.design, runs.loss, flops=9e21, chosen=chosen)
     figure = draw(PLOTS["loss-vs-compute"], inputs_of(PLOTS["loss-vs-compute"], table=table))
     assert "at 6·N·D = 6e21 FLOPs like the runs; counted layer by layer, it has 9e21." in figure.caption
+    assert figure.drawing.axes[0].get_xlabel() == "training FLOPs, 6·N·D"
     assert {"design: 1B, dense", "target, 9e21 FLOPs"} <= {row["series"] for row in figure.rows}
 
 

@@ -337,10 +337,20 @@ def loss_vs_compute(inputs: FigureInputs) -> Figure:
         f"line because its size is not optimal, or because of noise.{f' {MEANING}' * named}{convention_of(table)}"
         f"{_about(chosen, level)}"
     )
+    # The tables of a design count FLOPs layer by layer.
+    is_6nd = len(chosen) > 0 and (bool(convention_of(table)) or not math.isclose(*_flops_of(chosen), rel_tol=EQUAL))
     return figure(
         "Loss against compute, with the law",
         said + inputs.whose,
-        [Panel(x=FLOPS, y=replace(LOSS, scale="log"), series=series, ylim=(bottom, top), legend=legend)],
+        [
+            Panel(
+                x=replace(FLOPS, words="training FLOPs, 6·N·D") if is_6nd else FLOPS,
+                y=replace(LOSS, scale="log"),
+                series=series,
+                ylim=(bottom, top),
+                legend=legend,
+            )
+        ],
         columns=1,
         height=3.6,
     )
@@ -382,11 +392,16 @@ def _about(chosen: DataFrame, level: str) -> str:
     if not len(chosen):
         return ""
     interval = f" with its {level} interval" if level and chosen["low"].notna().any() else ""
-    drawn, own = (float(column(chosen, name)[0]) for name in ("flops", "flops_of_design"))
+    drawn, own = _flops_of(chosen)
     counted = "."
     if not math.isclose(drawn, own, rel_tol=EQUAL):
         counted = f", at 6·N·D = {short(drawn, 3)} FLOPs like the runs; counted layer by layer, it has {short(own, 3)}."
     return f" The star is the design{interval}{counted} The line of its ratio keeps its proportions."
+
+
+def _flops_of(chosen: DataFrame) -> tuple[float, float]:
+    """Return the FLOPs at which the design is drawn, and its own."""
+    return float(column(chosen, "flops")[0]), float(column(chosen, "flops_of_design")[0])
 
 
 def _same_curves(curves: DataFrame, families: list[str]) -> bool:
