@@ -236,7 +236,7 @@ def _to_train(decision: DesignResult) -> list[str]:
         f"{goal}: {cost}.{about}",
         *_missed(shape.problem, built),
         f"chip_hours assume {assumptions.chip_flops:.3g} FLOP/s per chip at an MFU of {assumptions.mfu:.0%}{speed}. "
-        f"As in plans, they do not count masked attention scores, which exact FLOPs do count. "
+        f"As in plans, they do not count masked attention scores; FLOPs by the convention exact do. "
         f"memory_bytes assume {assumptions.bytes_per_param:g} bytes per parameter.",
         f"Heads: {built.architecture.num_heads} of width {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.{exact}",

@@ -100,7 +100,8 @@ def study_estimate(study: Study, estimate: StudyEstimate) -> Result:
             "state: parameters, gradients and AdamW's moments. sequence: activations and logits of one sequence, with "
             "recomputation. chips, at least: smallest number whose memory holds both; moejax launch requests chips "
             "that hold a step with the recipe's batch, mesh and remat. FLOPs: trunk and branches; attention is "
-            "not halved for causality. Without shared trunks: as if each budget were trained from its first step."
+            "not halved for causality, but in chip-hours it is. Without shared trunks: as if each budget were trained "
+            "from its first step."
         ],
         data=_as_data(study, estimate),
     )
