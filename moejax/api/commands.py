@@ -37,6 +37,7 @@ from moejax.fit.fit_result import FitResult, load_of_runs
 from moejax.fit.search.objective import Penalty
 from moejax.fit.selection.comparison import Comparison, of_the_loss
 from moejax.fit.selection.comparison import compare as compare_laws
+from moejax.fit.selection.decisions import LawDecisions
 from moejax.fit.selection.holdout import folds as splits_by_folds
 from moejax.fit.selection.holdout import split_by
 from moejax.fit.sweeps.budget_losses import MIXTURES, SIZES
@@ -119,18 +120,19 @@ def compare(
 
 @checked
 def decide(
-    fit: FitResult | str | Path,
+    fit: FitResult | Comparison | str | Path,
     runs: RunTable | None = None,
     *,
     bootstrap: Copies = 0,
     level: Level = 0.9,
     seed: int | None = None,
     **given: NotNegative,
-) -> Answers:
+) -> Answers | LawDecisions:
     """Return the decisions of a fitted law with intervals, like ``moejax fit --decide``.
 
     Args:
-      fit: the result of ``moejax.fit``, or the file that its ``save`` or ``moejax fit --out`` wrote.
+      fit: the result of ``moejax.fit``, or the file that its ``save`` or ``moejax fit --out`` wrote; or the result of
+        ``moejax.compare``, whose trusted or tied laws decide at the same quantities.
       runs: the fitted runs, which are resampled: the result of ``moejax.read_runs``, or a file or DataFrame, which is
         read with the options of the fit.
       bootstrap: number of resamples of the runs for the intervals. With 0, use the bootstrap that is stored with the
@@ -144,7 +146,12 @@ def decide(
 
     Example:
       >>> mj.decide(fit, "runs.csv", flops=1e22, bootstrap=200).to_frame()
+      >>> mj.decide(mj.compare("runs.csv", hold_out="flops"), flops=1e22, expansion=16)
     """
+    if isinstance(fit, Comparison):
+        if bootstrap or runs is not None:
+            raise UserError("A comparison has its own runs and no bootstrap; leave runs and bootstrap out.")
+        return fit.decide(level, **given)
     if bootstrap and runs is None:
         raise UserError("bootstrap resamples the fitted runs; pass them as runs.")
     fit = fit if isinstance(fit, FitResult) else load_of_runs(fit)

@@ -42,6 +42,7 @@ from moejax.fit.uncertainty.estimands import (
     coefficient_estimands,
     decision_estimands,
     find,
+    given_to_each,
     prediction_estimand,
 )
 from moejax.fit.uncertainty.extrapolation import flops_convention
@@ -117,7 +118,12 @@ def propose_for(
       UserError: like ``propose``; also if a law lacks an answer or the answer does not depend on the fitted output.
     """
     fixed = dict(fixed or {})
-    asked = {name: [_target(what, given, law, tuple(fixed)) for what, given in targets] for name, law in laws.items()}
+    asked: dict[str, list[Estimand]] = {name: [] for name in laws}
+    for what, given in targets:
+        decides = len(laws) > 1 and given and not _is_prediction(what, laws.values())
+        each = given_to_each(laws, given) if decides else {key: dict(given) for key in laws}
+        for name, law in laws.items():
+            asked[name].append(_target(what, each[name], law, tuple(fixed)))
     _check_output(asked, laws, read.runs.output)
     answers = next(iter(asked.values()))
     functionals = {name: [one.functional for one in estimands] for name, estimands in asked.items()}
@@ -296,6 +302,10 @@ def _as_published(fit: FitResult) -> dict[str, float]:
     return {}
 
 
+def _is_prediction(what: str, laws: Iterable[type]) -> bool:
+    return what.lower() in CATALOGUE or what == "loss" or any(what in law.outputs for law in laws)
+
+
 def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[str]) -> Estimand:
     """Return the estimand of ``WHAT:NAME=VALUE,…`` for a law."""
     if (model := CATALOGUE.get(what.lower())) is not None:
@@ -305,7 +315,7 @@ def _target(what: str, given: Mapping[str, float], law: type, fixed: Sequence[st
             )
         design = known(design_of(model.architecture, given["tokens"], 4096))
         return prediction_estimand(law, {name: float(value) for name, value in design.items()})
-    if what in ("loss", *law.outputs):
+    if _is_prediction(what, [law]):
         return prediction_estimand(law, dict(given), what if what in law.outputs else None)
     alone = coefficient_estimands(law, tuple(fixed)) if not given else []
     try:

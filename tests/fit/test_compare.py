@@ -9,6 +9,7 @@ import pytest
 from known_fit import known_runs
 
 from moejax.__main__ import main
+from moejax.errors import UserError
 from moejax.fit.runs import runs_from
 from moejax.fit.search.objective import Squared
 from moejax.fit.selection import holdout
@@ -16,6 +17,9 @@ from moejax.fit.selection.comparison import compare, of_the_loss
 from moejax.fit.selection.holdout import Split, largest
 from moejax.fit.selection.metrics import errors, predict
 from moejax.fit.selection.model_selection import by_error, choose
+from moejax.fit.uncertainty.covariance import with_uncertainty
+from moejax.fit.uncertainty.estimands import decision_estimands
+from moejax.fit.uncertainty.estimates import estimate
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.dense.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
@@ -101,13 +105,26 @@ def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_erro
 
 
 @pytest.mark.parametrize("undetermined", [0, 1])
-def test_the_law_to_fit_next_is_one_of_a_tie_that_these_runs_determine(found, undetermined):
+def test_a_law_that_the_runs_do_not_determine_does_not_prevent_a_recommendation(found, undetermined):
     laws = [found.laws[0], dataclasses.replace(found.laws[1], held_out=found.laws[0].held_out)]
     lost = dataclasses.replace(laws[undetermined].fit, unidentified={"irreducible": "nothing depends on it"})
     laws[undetermined] = dataclasses.replace(laws[undetermined], fit=lost)
-    tied, other = dataclasses.replace(found, laws=tuple(laws)), laws[1 - undetermined].name
-    assert tied.selection.preferred == other
-    assert f"Of the other laws, {other} is the simplest" in tied.verdict
+    selection, other = choose(laws, found.reach), laws[1 - undetermined].name
+    assert (selection.trusted, selection.preferred, selection.contenders) == (other, other, (other,))
+    assert selection.tied == (laws[1].name,)
+    assert "(effective_params and chinchilla)" in selection.reasons[0]
+    assert "do not determine some of the laws" in selection.reasons[1]
+
+
+@pytest.mark.parametrize(("more", "trusted"), [(9.0, False), (11.0, True)])
+def test_an_aicc_that_is_higher_by_10_ends_a_tie(found, more, trusted):
+    best, other = found.laws
+    close = as_good(other, best)
+    close = dataclasses.replace(close, fit=dataclasses.replace(close.fit, aicc=best.fit.aicc + more))
+    selection = choose([best, close], found.reach)
+    assert (selection.trusted == best.name) == trusted
+    assert ("chinchilla" in selection.contenders) != trusted
+    assert "All runs together are evidence against chinchilla" in selection.sentence
 
 
 def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all_runs(found):
@@ -212,29 +229,43 @@ def test_a_law_that_the_runs_do_not_determine_is_not_trusted_however_low_its_err
         assert "because the runs do not determine the laws with the lowest error" in selection.sentence
 
 
-def test_a_determined_law_of_a_tie_is_named_though_the_runs_do_not_determine_the_best(found):
-    best, other = found.laws
-    lost = dataclasses.replace(best.fit, unidentified={"irreducible": "no prediction depends on it"})
-    close = as_good(other, best)
-    likely = dataclasses.replace(close, fit=dataclasses.replace(close.fit, aicc=best.fit.aicc - 8))
-    selection = choose([dataclasses.replace(best, fit=lost), likely], found.reach)
-    assert (selection.trusted, selection.preferred) == (None, "chinchilla")
-    assert "do not determine some of them (effective_params: the data do not determine 1 coeff" in selection.sentence
-    assert "Of the other laws, chinchilla is the simplest, with 5 coefficients" in selection.sentence
-    assert selection.sentence.endswith("chinchilla also has the lowest AICc.")
-
-
 def test_the_next_step_is_a_fit_for_extrapolation_only_of_the_law_that_is_recommended(found):
     best, other = found.laws
-    assert found.next_step("fit {}".format) == "Next: fit effective_params"
+    assert found.next_steps("fit {}".format) == ["Next: fit effective_params"]
     assert found.summary().notes == ['Next: fit = moejax.fit(runs, "effective_params")']
     kaplan = next(iter(PUBLISHED["kaplan"].values())).law
     without = dataclasses.replace(best, name="kaplan", fit=dataclasses.replace(best.fit, law=kaplan))
-    said = dataclasses.replace(found, laws=(without, other)).next_step()
-    assert said.endswith("\nThen: moejax.design(fit, flops=FLOPS), because moejax.decide does not apply to kaplan.")
-    tied = dataclasses.replace(found, laws=(best, as_good(other, best))).next_step()
-    assert tied.startswith("Next: train more runs, because no law is recommended for extrapolation (moejax.next_runs")
-    assert tied.endswith('fit chinchilla: fit = moejax.fit(runs, "chinchilla")')
+    said = dataclasses.replace(found, laws=(without, other)).next_steps()
+    assert said[-1] == ("Then: moejax.design(fit, flops=FLOPS), because moejax.decide does not apply to kaplan.")
+    tied = dataclasses.replace(found, laws=(best, as_good(other, best)))
+    decide, train, fit = tied.next_steps()
+    assert "To decide nevertheless: moejax.decide(comparison, flops=" in decide
+    assert "moejax.next_runs" in train
+    assert fit.endswith('fit = moejax.fit(runs, "chinchilla")')
+    assert len(tied.next_steps(decided=True)) == 2
+
+
+def test_the_decisions_of_tied_laws_are_those_of_their_fits_and_the_safest_loses_least(found):
+    best, other = found.laws
+    tied = dataclasses.replace(found, laws=(best, as_good(other, best)))
+    example = tied.example()
+    design, least = found.runs.design, int(np.argmin(found.runs.loss))
+    assert example["flops"] == pytest.approx(60 * design.params_active[least] * design.tokens[least], rel=0.5)
+    assert example["expansion"] == pytest.approx(design.expansion[least], rel=0.01)
+    decisions = tied.decide(**example)
+    assert {*decisions.decided} == {best.name, other.name}
+    for law in (best, other):
+        given = {"flops": example["flops"]} if law is other else example
+        alone = estimate(with_uncertainty(law.fit, found.runs), decision_estimands(type(law.fit.law), given))
+        values = {one.name: one.value for one in alone}
+        assert {one.name: one.value for one in decisions.decided[law.name]}.items() <= values.items()
+    excess = {name: max(others.values()) for name, others in decisions.excess.items()}
+    assert all(loss >= 0 for loss in excess.values())
+    assert excess[decisions.safest] == min(excess.values())
+    frame = decisions.to_frame()
+    assert list(frame["law"]) == [best.name, other.name]
+    with pytest.raises(UserError, match="No law has a decision for top_k"):
+        tied.decide(flops=1e22, top_k=2)
 
 
 def test_errors_on_runs_that_what_is_left_says_nothing_of_are_luck():
@@ -382,7 +413,8 @@ def test_the_command_compares_a_file(tmp_path, capsys):
     assert plain["laws"][0]["name"] == "effective_params"
     page = (tmp_path / "out" / "compare.md").read_text()
     assert "\n\n| law |" in page
-    assert plain["verdict"] in page
+    assert plain["verdict"] in " ".join(page.split())
+
     assert "](predicted_vs_actual.png)" in page
     assert (tmp_path / "out" / "predicted_vs_actual.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "out" / "predicted_vs_actual.svg").read_text()
@@ -390,3 +422,18 @@ def test_the_command_compares_a_file(tmp_path, capsys):
     assert json.loads((tmp_path / "out" / "compare.json").read_text()) == plain
     assert main(["compare", str(path), "--laws", "sparsty"]) == 2
     assert "sparsity" in capsys.readouterr().err
+
+
+def test_the_command_decides_by_each_contender_and_names_a_short_command_if_the_mapping_is_saved(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    d = known_runs().design
+    rows = np.stack([d.params_active / 1e6, d.params_total, d.tokens, known_runs().loss], axis=1)
+    np.savetxt(path, rows, delimiter=",", header="active_m,params_total,tokens,loss", comments="")
+    command = ["compare", str(path), "--laws", "chinchilla,effective_params", "--map", "params_active=active_m*1e6"]
+    command += ["--save-mapping", "--decide", "flops=1e24,expansion=16"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "Decisions at flops = 1e+24, expansion = 16" in said
+    assert f"Next: moejax fit {path} --law effective_params --bootstrap 200 --out fit" in said
+    assert main([*command[:-1], "flops=1e24,sparsity=0.5"]) == 2
+    assert "No law has a decision for sparsity" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from moejax.cli.shared import (
     SignOptions,
     SplitOptions,
     TableOptions,
+    numbers,
 )
 from moejax.errors import UserError
 from moejax.run_sources.source import named, source
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 moejax compare runs.parquet --hold-out tokens
+moejax compare runs.csv --hold-out flops --decide flops=1e22,expansion=16
 moejax compare runs.csv --hold-out flops --fix irreducible=1.6 --penalty squared
 moejax compare runs.csv --laws chinchilla --form 'loss = E + A/N^alpha + B/D^alpha' --form 'loss = E + A/(N*D)^alpha'
 moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json"""
@@ -49,6 +51,11 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         "", "names of laws, separated by commas, or all (default: all; with --form: none)", metavar="NAMES"
     )
     form: tuple[str, ...] = option((), FORM, metavar="FORMULA", group=FORMULA)
+    decide: tuple[str, ...] = option(
+        (),
+        "compute the optimum for these values under each tied law, such as flops=1e24,expansion=16",
+        metavar="NAME=VALUE,…",
+    )
     verbose: bool = option(False, "give the reason for each law that is left out")
     out: Path | None = out(
         "write compare.json, compare.md and the figure", "compare.json", "compare.md", "predicted_vs_actual.csv"
@@ -62,6 +69,8 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
 
     def run(self) -> None:
         from moejax.fit.selection.comparison import compare, of_the_loss
+        from moejax.fit.selection.decisions import with_decisions
+        from moejax.fit.uncertainty.estimands import given_to_each
         from moejax.laws import LAWS, law_name
         from moejax.report import render
         from moejax.report.comparison import write_comparison
@@ -73,17 +82,21 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         read = self._read_for(formulas)
         usual = not (self.hold_out or self.each or self.folds)
         splits = (replace(self, hold_out=("tokens",)) if usual else self).splits(read, self.seed)
+        asked_for = [numbers(text.split(","), "--decide") for text in self.decide]
+        for values in asked_for:
+            given_to_each(laws, values)
         how = {"penalty": self.objective(), "fixed": self.fixed, "seed": self.seed}
         with progress() as show:
             comparison = compare(laws, read.runs, splits, **how, progress=show)
+            decisions = [comparison.decide(**values) for values in asked_for]
         title = f"Laws compared on {named(self.runs)}"
         if self.out:
             with out_set(self.out):
-                result = comparison.summary(title, verbose=True)
+                result = with_decisions(comparison.summary(title, verbose=True), decisions)
                 written = write_comparison(self.out, comparison, read, result)
             say(f"Wrote {', '.join(written)} to {self.out}.")
-        result = comparison.summary(title, self.verbose)
-        result = replace(result, notes=[comparison.next_step(self.next_command)])
+        result = with_decisions(comparison.summary(title, self.verbose), decisions)
+        result = replace(result, notes=comparison.next_steps(self.next_command, decided=bool(decisions)))
         render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
@@ -103,9 +116,11 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         by_formula = law in self.form
         words = ["moejax", "fit", str(self.runs), "--form" if by_formula else "--law", law]
         signs = ("positive", "negative", "either") if by_formula else ()
+        # The saved mapping is found beside the table.
+        saved = ("map", "group", "trust_units") if self.save_mapping is not None else ()
         kept = (*signs, *TableOptions.__dataclass_fields__, "fix", "penalty", "residual", "delta")
         for name in kept:
-            if name not in given(self) or name in ("json", "save_mapping"):
+            if name not in given(self) or name in ("json", "save_mapping", *saved):
                 continue
             value, flag = getattr(self, name), flag_of(CompareCommand, name)
             if isinstance(value, tuple):

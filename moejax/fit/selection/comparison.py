@@ -18,14 +18,17 @@ from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import Huber, Penalty
 from moejax.fit.search.starts import Grid
+from moejax.fit.selection.decisions import LOSS, LawDecisions, decide_by_each
 from moejax.fit.selection.holdout import Split, beyond, hold_out, reach_of
 from moejax.fit.selection.metrics import predict, unit_of_errors
 from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
 from moejax.fit.tables.read_runs import ReadRuns
-from moejax.fit.uncertainty.estimands import rules_of
+from moejax.fit.uncertainty.estimands import given_to_each, rules_of
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
+from moejax.laws.dense.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import value_of
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import Law, coefficients
 from moejax.result import BLANK, LOW_HIGH, Column, Plotted, Result, Table, Written, percent
@@ -76,6 +79,7 @@ def compare(
         laws=tuple(by_error(compared)),
         left_out=left_out,
         splits=tuple(splits),
+        runs=runs,
         beyond=beyond(runs, splits),
         reach=reach_of(runs, splits),
         fixed=fixed,
@@ -95,6 +99,8 @@ class Comparison(Plotted):
     laws: tuple[Compared, ...]
     left_out: dict[str, str]
     splits: tuple[Split, ...]
+    runs: Runs
+    """The compared runs."""
     beyond: dict[str, float]
     """Ratio of the largest held-out to the largest fitted value of each size or ratio, if above 1."""
     reach: dict[str, float]
@@ -103,7 +109,7 @@ class Comparison(Plotted):
     """Coefficients that were held fixed in every law that has them."""
     seed: int = 0
     read: ReadRuns | None = None
-    """The compared runs, which ``plot()`` draws; None if unknown."""
+    """The compared rows of the table, which ``plot()`` draws; None if unknown."""
 
     def behind(self, law: Compared, level: float = 0.9) -> Interval:
         """Return the excess of a law's held-out RMSE over the best law's, in ``unit``, with its interval."""
@@ -121,40 +127,87 @@ class Comparison(Plotted):
 
     @property
     def verdict(self) -> str:
-        """Sentences that recommend a law for extrapolation and give the reasons."""
+        """Text that recommends a law for extrapolation and gives the reasons."""
+        return " ".join(self.reasons)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The recommendation and its reasons, in reading order."""
         best = self.laws[0]
         nats = " nats" if best.fit.output == "loss" else ""
         equal = [law.name for law in as_low(self.laws)]
         which = "predicts the held-out runs best" if len(equal) == 1 else "predict the held-out runs equally well"
         lowest = f"{listed(equal)} {which} (RMSE {best.rmse:.4f}{nats})."
-        return " ".join(
-            [lowest, self.selection.sentence, *self._pride(), *self._luck(), *self._reach(), *self._doubts()]
-        )
+        return [lowest, *self.selection.reasons, *self._pride(), *self._luck(), *self._reach(), *self._doubts()]
 
-    def next_step(self, fitted: Callable[[str], str] | None = None) -> str:
-        """Return a sentence with the next step: the fit of the trusted law or, if no law is trusted, more runs.
+    def next_steps(self, fitted: Callable[[str], str] | None = None, *, decided: bool = False) -> list[str]:
+        """Return sentences with the next steps: the fit of the trusted law or, if no law is trusted, the decisions of
+        the tied laws, more runs, and the fit of the preferred law.
 
         Args:
           fitted: returns the command that fits the law with a name; by default a call of Python.
+          decided: True if the decisions of the tied laws are known.
         """
         selection = self.selection
         name = selection.trusted or selection.preferred
         fit = fitted(name) if fitted else f'fit = moejax.fit(runs, "{name}")'
         if selection.trusted:
-            return f"Next: {fit}{self._then(name)}"
-        proposes = option_hint("moejax next") or "moejax.next_runs"
-        return (
-            f"Next: train more runs, because no law is recommended for extrapolation ({proposes} proposes runs). For "
-            f"predictions inside the range of these runs, fit {name}: {fit}"
-        )
+            return [f"Next: {fit}", *self._then(name)]
+        said = []
+        if not decided and len(selection.contenders) > 1 and (given := self.example()):
+            words = [f"{name}={value:.3g}".replace("e+", "e") for name, value in given.items()]
+            add = option_hint(f"add --decide {','.join(words)} to this command")
+            call = f"moejax.decide(comparison, {', '.join(words)})"
+            said.append(
+                f"To decide nevertheless: {add or call}. It compares the optima under the tied laws; these "
+                "values have the proportions of the run with the lowest loss, and 10 times its FLOPs."
+            )
+        listing = ",".join(selection.contenders)
+        proposes = option_hint(f"moejax next --law {listing}") or "moejax.next_runs"
+        said += [
+            f"To extrapolate: train more runs; {proposes} proposes them.",
+            f"To predict inside the range of these runs: {fit}",
+        ]
+        return said
 
-    def _then(self, name: str) -> str:
+    def example(self) -> dict[str, float]:
+        """Return quantities for ``decide``: 10 times the FLOPs of the run with the lowest loss, and its
+        values of the other quantities that the tied laws need; empty if these laws decide nothing by FLOPs.
+        """
+        every = [rules_of(type(law.fit.law)) for law in self.laws if law.name in self.selection.contenders]
+        rules = [
+            next((one.given for one in rules if LOSS in one.gives and "flops" in one.given), ()) for rules in every
+        ]
+        design, best = self.runs.design, int(np.argmin(np.where(self.runs.weight > 0, self.runs.loss, np.inf)))
+        names = dict.fromkeys(name for given in rules for name in given)
+        values = {name: value_of(design, name) for name in names if name != "flops"}
+        at = {name: float(f"{np.asarray(value)[best]:.3g}") for name, value in values.items() if value is not None}
+        if not names or design.params_active is None or design.tokens is None:
+            return {}
+        spent = FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active)[best] * np.asarray(design.tokens)[best]
+        return {"flops": float(f"{10 * spent:.0e}"), **at}
+
+    def decide(self, level: float = 0.9, **given: float | int) -> LawDecisions:
+        """Return the optimum at the given quantities under the trusted law or, in a tie, under each tied law.
+
+        Args:
+          level: coverage of the intervals.
+          given: quantities of the decision, as in ``moejax.decide``; those of all laws together.
+
+        Raises:
+          UserError: no law has a decision for these quantities.
+        """
+        each = given_to_each({law.name: type(law.fit.law) for law in self.laws}, given)
+        fits = {law.name: law.fit for law in self.laws if law.name in self.selection.contenders}
+        return decide_by_each(fits, self.runs, given, each, level)
+
+    def _then(self, name: str) -> list[str]:
         (law,) = (type(one.fit.law) for one in self.laws if one.name == name)
         if issubclass(law, FormulaLaw) or rules_of(law):
-            return ""
+            return []
         design = option_hint("moejax design --law fit --flops FLOPS") or "moejax.design(fit, flops=FLOPS)"
         decide = option_hint("--decide") or "moejax.decide"
-        return f"\nThen: {design}, because {decide} does not apply to {name}."
+        return [f"Then: {design}, because {decide} does not apply to {name}."]
 
     def _pride(self) -> list[str]:
         # The law with the best fit may have large held-out errors.
@@ -233,9 +286,9 @@ class Comparison(Plotted):
         elif self.left_out:
             reasons = option_hint("--verbose") or "summary(verbose=True)"
             notes.append(f"Left out: {listed(self.left_out)}. {reasons} gives the reasons.")
-        tables = [Table("", columns, rows, notes), Table("", notes=[self.verdict])]
-        latex = Table("", columns, rows, [self.verdict])
-        return Result(title=title, tables=tables, notes=[self.next_step()], for_latex=[latex], data=self.to_json())
+        tables = [Table("", columns, rows, notes), Table("", notes=self.reasons)]
+        latex = Table("", columns, rows, self.reasons)
+        return Result(title=title, tables=tables, notes=self.next_steps(), for_latex=[latex], data=self.to_json())
 
     def glance(self) -> Result:
         """Return the errors of the laws without the verdict and the intervals, which take longer to compute."""
@@ -261,6 +314,7 @@ class Comparison(Plotted):
             "reach": self.reach,
             "trusted": self.selection.trusted,
             "tied": list(self.selection.tied),
+            "contenders": list(self.selection.contenders),
             "verdict": self.verdict,
         }
 

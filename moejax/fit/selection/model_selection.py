@@ -20,6 +20,8 @@ AS_GOOD = 1.1
 """Factor of the lowest held-out error within which errors count as equal: such differences have no practical effect."""
 LITTLE_SUPPORT = 4.0
 """AICc difference from which a law has considerably less support (Burnham and Anderson 2002, Section 2.6)."""
+NO_SUPPORT = 10.0
+"""AICc difference from which a law has essentially no support (ibid.), so that it no longer counts in a tie."""
 LEAST_REACH = 2.0
 """Minimum extrapolation factor of the largest held-out run before a law is recommended for extrapolation."""
 TABLE_ROUNDING = 0.01
@@ -106,7 +108,10 @@ class ModelSelection:
     best: str
     """Law with the lowest error among the laws whose held-out predictions the fitted runs determine."""
     tied: tuple[str, ...]
-    """Laws that these runs do not distinguish from the best law."""
+    """Laws whose held-out errors are as low as the best law's."""
+    contenders: tuple[str, ...]
+    """Laws among ``best`` and ``tied`` that the runs determine and that AICc does not reject. A decision should hold
+    under each of them."""
     preferred: str
     """Law to continue with.
 
@@ -118,8 +123,13 @@ class ModelSelection:
     """Law to extrapolate with; None if these runs do not decide."""
     title: str
     """Short outcome: the name of a law, a tie, or the reason for no decision."""
-    sentence: str
-    """Sentence with the outcome and its reason."""
+    reasons: tuple[str, ...]
+    """Sentences with the outcome and its reasons."""
+
+    @property
+    def sentence(self) -> str:
+        """The reasons as one text."""
+        return " ".join(self.reasons)
 
 
 def by_error(laws: Sequence[Compared]) -> list[Compared]:
@@ -163,8 +173,9 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
 
     A law is recommended if all of these hold:
 
-    - Its held-out error is lower than every other law's by more than the uncertainty from these groups and by more
-      than 10 %.
+    - Every other law has a higher held-out error, by more than the uncertainty from these groups and by more than 10 %;
+      or the runs do not determine it; or its AICc on all runs is more than 10 above that of a law with an equally low
+      error, and the held-out runs are of several groups.
     - Its held-out error is at most ten times the scatter of the fitted runs, and less than the error of the held-out
       runs' mean.
     - The runs determine its coefficients.
@@ -180,36 +191,35 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
     """
     best, *others = by_error(laws)
     silent = [law.name for law in laws if not np.isfinite(law.rmse)]
-    without = (
-        f" {listed(silent)} {'is' if len(silent) == 1 else 'are'} NaN or infinite for some held-out run, and cannot be "
-        f"compared."
-        if silent
-        else ""
-    )
     others = [law for law in others if law.name not in silent and (best.arbitrary or not law.arbitrary)]
-    lowest = best.rmse
-    tied = [law for law in others if not behind(law, best).low > 0 or law.rmse <= AS_GOOD * lowest]
+    tied = [law for law in others if not behind(law, best).low > 0 or law.rmse <= AS_GOOD * best.rmse]
     close = [best, *tied]
     determined = [law for law in close if not law.undetermined] or close
     # All runs together may distinguish laws that the few held-out runs do not distinguish.
     likeliest = min(determined, key=lambda law: law.fit.aicc)
-    rivals = [law for law in determined if law is not best]
     unlikely = [law for law in determined if law.fit.aicc > likeliest.fit.aicc + LITTLE_SUPPORT]
-    determined = [law for law in determined if law not in unlikely]
+    separable = len(np.unique(np.concatenate([split.runs.group for split in best.held_out]))) > 1
+    rejected = [law for law in unlikely if separable and law.fit.aicc > likeliest.fit.aicc + NO_SUPPORT]
+    contenders = [law for law in determined if law not in rejected]
+    simplest = [law for law in determined if law not in unlikely]
+    fewest = [law for law in simplest if law.fit.free == min(law.fit.free for law in simplest)]
+    rivals = [law for law in determined if law is not best]
     agreed = bool(rivals) and best in determined and all(best.fit.aicc < law.fit.aicc for law in rivals)
-    fewest = [law for law in determined if law.fit.free == min(law.fit.free for law in determined)]
     # The laws are sorted by their held-out error.
     preferred = best if agreed else fewest[0]
-    names = tuple(law.name for law in tied)
 
-    def selection(title: str, sentence: str, trusted: str | None = None) -> ModelSelection:
+    def selection(title: str, *reasons: str, trusted: str | None = None) -> ModelSelection:
+        if silent:
+            are = "is" if len(silent) == 1 else "are"
+            reasons += (f"{listed(silent)} {are} NaN or infinite for some held-out run, and cannot be compared.",)
         return ModelSelection(
             best=best.name,
-            tied=names,
+            tied=tuple(law.name for law in tied),
+            contenders=tuple(law.name for law in contenders),
             preferred=preferred.name,
             trusted=trusted,
             title=title,
-            sentence=sentence + without,
+            reasons=reasons,
         )
 
     if best.name in silent:
@@ -228,50 +238,60 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
             f"largest runs, or train larger models.",
         )
     use = "for extrapolation" if reach else "within the sizes of the runs"
-    without_all = _undetermined(close)
+    without = _undetermined(close)
+    excluded = [f"The runs do not determine some of the laws ({without})."] if without else []
+    if unlikely:
+        more = min(law.fit.aicc - likeliest.fit.aicc for law in unlikely)
+        excluded.append(
+            f"All runs together are evidence against {listed(law.name for law in unlikely)} (AICc higher than "
+            f"{likeliest.name}'s by {more:.3g}{' and more' * (len(unlikely) > 1)})."
+        )
     if all(law.undetermined for law in close):
         return selection(
             "undetermined",
             f"No law is recommended {use}, because the runs do not determine the laws with the lowest error "
-            f"({without_all}).",
+            f"({without}).",
+            *excluded[1:],
         )
-    if tied:
-        said = [
-            f"A tie: these held-out runs do not distinguish {best.name} from {listed(names)} (the 90 % interval of the "
-            f"difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}), so no law is recommended "
-            f"{use}."
-        ]
-        if without_all:
-            said.append(f"The runs do not determine some of them ({without_all}).")
-        if unlikely:
-            more = min(law.fit.aicc - likeliest.fit.aicc for law in unlikely)
-            said.append(
-                f"All runs together are evidence against {listed(law.name for law in unlikely)} (AICc higher than "
-                f"{likeliest.name}'s by {more:.3g}{' and more' * (len(unlikely) > 1)})."
-            )
+    if len(contenders) > 1:
+        tie = (
+            f"A tie: these held-out runs do not distinguish {contenders[0].name} from "
+            f"{listed(law.name for law in contenders[1:])} ({AS_LOW}), so no law is recommended {use}."
+        )
         if agreed:
-            said.append(
+            why = (
                 f"Of these laws, {best.name} has both the lowest held-out error and the lowest AICc, with "
                 f"{best.fit.free} coefficients."
             )
         else:
-            others_or_all = "Of these laws" if len(determined) == len(close) else "Of the other laws"
-            said.append(f"{others_or_all}, {_simplest(fewest)}{_likeliest(preferred, close)}.")
-        return selection(f"a tie of {len(tied) + 1} laws", " ".join(said))
-    if best.misses:
+            others_or_all = "Of these laws" if len(simplest) == len(close) else "Of the other laws"
+            why = f"{others_or_all}, {_simplest(fewest)}{_likeliest(preferred, close)}."
+        return selection(f"a tie of {len(contenders)} laws", tie, *excluded, why)
+    (law,) = contenders
+    if law.misses:
         return selection(
             "no law holds",
-            f"No law is recommended {use}: {best.name} "
-            f"{'has the lowest error' if others else 'is the only law'}, but {best.misses}.",
+            f"No law is recommended {use}: {law.name} {_why(close, others)}, but {law.misses}.",
+            *excluded,
         )
-    alone = "it has the lowest error" if others else "it is the only law"
     if not reach:
-        return selection("not tested", f"Within the sizes of the runs, use {best.name}: {alone} on held-out runs.")
-    return selection(
-        best.name,
-        f"For extrapolation, trust {best.name}: {alone} on held-out runs that reach beyond the fitted runs.",
-        best.name,
-    )
+        why = f"it {_why(close, others)} on held-out runs"
+        return selection("not tested", f"Within the sizes of the runs, use {law.name}: {why}.", *excluded)
+    why = f"it {_why(close, others)} on held-out runs that reach beyond the fitted runs"
+    return selection(law.name, f"For extrapolation, trust {law.name}: {why}.", *excluded, trusted=law.name)
+
+
+AS_LOW = f"the 90 % interval of the difference in RMSE contains 0, or the difference is below {AS_GOOD - 1:.0%}"
+"""Condition under which held-out errors count as equal."""
+
+
+def _why(close: Sequence[Compared], others: Sequence[Compared]) -> str:
+    if not others:
+        return "is the only law"
+    if len(close) == 1:
+        return "has the lowest error"
+    equal = listed(law.name for law in close)
+    return f"is the only law that is not excluded below among those with equally low errors ({equal})"
 
 
 def _undetermined(laws: Sequence[Compared]) -> str:

@@ -142,6 +142,26 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
     return [_estimand(rule, name, given) for rule in rules for name in rule.gives if deciding[name] is rule]
 
 
+def given_to_each(laws: Mapping[str, type], given: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return, for each law, the given quantities that its decisions need, so that laws with different decisions can be
+    compared at the same quantities.
+
+    Raises:
+      NoDecision: no law has a decision for a quantity.
+    """
+    _check(given)
+    rules = {name: [*rules_of(law)] for name, law in laws.items()}
+    known = {
+        name: {part for rule in own for one in rule.given for part in (one, *DERIVED.get(one, ()))}
+        for name, own in rules.items()
+    }
+    if unused := [name for name in given if not any(name in own for own in known.values())]:
+        raise NoDecision(
+            f"No law has a decision for {', '.join(unused)}. {' '.join(map(what_is_decided, laws.values()))}"
+        )
+    return {name: {one: value for one, value in given.items() if one in own} for name, own in known.items()}
+
+
 def _determined(law: type, given: Mapping[str, float]) -> dict[str, float]:
     """Return ``given`` with the ratios that a law's decisions need in place of the fields that determine them, as
     ``Design`` computes them from a table's columns.
