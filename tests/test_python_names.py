@@ -338,6 +338,17 @@ def test_a_figure_of_loss_against_compute_reads_a_table_and_has_the_level_that_i
         assert "Bands are 50% intervals" in mj.plot.loss_vs_compute(fit, runs, flops=1e22, level=0.5).caption
 
 
+def test_a_figure_marks_the_model_of_a_decision(table):
+    fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
+    decided = {one.name: one.value for one in mj.decide(fit, flops=1e22).decisions}
+    rows = mj.plot.loss_vs_compute(fit, table, decide={"flops": 1e22}).rows
+    (marked,) = [row for row in rows if row["series"].startswith("design")]
+    sizes = {"flops": 1e22, "loss": decided["optimal_loss"]}
+    assert {name: marked[name] for name in sizes} == pytest.approx(sizes, rel=1e-6)
+    with pytest.raises(UserError, match="decide needs a fit and no design"):
+        mj.plot.loss_vs_compute(fit.law, table, decide={"flops": 1e22})
+
+
 def test_a_named_figure_asks_for_arguments_of_python(table):
     with pytest.raises(UserError, match=r"mj\.plot\.named\('loss-vs-compute', runs, law=fit\), or synthetic=True"):
         mj.plot.named("loss-vs-compute")

@@ -24,6 +24,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.selection.comparison import Comparison
 from moejax.fit.tables.read_runs import ReadRuns
+from moejax.fit.uncertainty.estimates import decided_design
 from moejax.laws.design import Design
 from moejax.laws.law import Law
 from moejax.papers.plots import ALL
@@ -163,6 +164,7 @@ def loss_vs_compute(
     *,
     flops: Quantity | None = None,
     design: DesignResult | None = None,
+    decide: Mapping[str, float] | None = None,
     level: Level = 0.9,
 ) -> Figure:
     """Plot loss against training FLOPs: the runs, the law's lowest loss at each budget with its interval, and a target.
@@ -173,6 +175,8 @@ def loss_vs_compute(
         or ``design`` is required.
       flops: the target budget, which the figure marks; by default the budget of ``design``.
       design: the result of ``moejax.design``, which the figure marks, with a curve of its proportions.
+      decide: given quantities of a decision of the fit, such as ``{"flops": 1e22, "expansion": 16}``; the figure marks
+        the decided model, with a curve of its expansion.
       level: coverage of the intervals.
 
     Raises:
@@ -184,6 +188,10 @@ def loss_vs_compute(
       >>> mj.plot.loss_vs_compute(fit, "runs.csv", design=mj.design(fit, flops=1e22))
     """
     chosen = None if design is None else design.chosen
+    if decide is not None:
+        if design is not None or not isinstance(fit, FitResult):
+            raise UserError("decide needs a fit and no design; leave one of them out.")
+        chosen = decided_design(fit, decide)
     if flops is None and design is not None:
         flops = design.optimum.values.get("flops")
     if runs is None and chosen is not None:

@@ -16,8 +16,10 @@ from moejax.fit.tables.column_names import with_our_names
 from moejax.fit.tables.expression import mapped, select
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.tables.units import check_units
+from moejax.fit.uncertainty.estimates import decided_design
 from moejax.json_text import finite
 from moejax.laws.active_params import convention
+from moejax.laws.design import Design
 from moejax.papers.abnar import figures as abnar
 from moejax.papers.abnar import score_figures as abnar_scores
 from moejax.papers.chapter_002 import figures as chapter_002
@@ -319,11 +321,14 @@ class GivenData:
         read = self._read(type(fit.law), fit.output if len(fit.law.outputs) > 1 else None, fit.reading)
         check_runs_of(fit, read.runs)
         options = self.options
+        target = options.flops or next((given["flops"] for given in options.decide if "flops" in given), None)
         tables: dict[str, Callable[[], DataFrame]] = {
             "fit": lambda: evidence.fit_table(fit, read.runs),
-            "loss-vs-compute": lambda: compute_table(fit, read.runs.design, read.runs.loss, flops=options.flops),
-            "isoflop": lambda: isoflop_table(fit, read.runs, flops=options.flops),
-            "leverage": lambda: leverage_table(fit, read.runs, flops=options.flops),
+            "loss-vs-compute": lambda: compute_table(
+                fit, read.runs.design, read.runs.loss, flops=options.flops, chosen=_decided(fit, options.decide)
+            ),
+            "isoflop": lambda: isoflop_table(fit, read.runs, flops=target),
+            "leverage": lambda: leverage_table(fit, read.runs, flops=target),
             "starts": lambda: evidence.starts_table(fit, read.runs),
             "profile": lambda: evidence.profile_table(fit, read.runs),
             "influence": lambda: evidence.influence_table(
@@ -331,6 +336,13 @@ class GivenData:
             ),
         }
         return tables[name]()
+
+
+def _decided(fit: FitResult, given: Sequence[Mapping[str, float]]) -> Design | None:
+    """Return the design of a decision to mark; None if no decision is requested."""
+    if len(given) > 1:
+        raise UserError("loss-vs-compute marks one decision; give --decide once.")
+    return decided_design(fit, given[0]) if given else None
 
 
 def _points(figure: Figure) -> int:

@@ -30,6 +30,7 @@ moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,s
 moejax plot fit profile influence starts --fit fit.json --runs runs.csv
 moejax plot influence --fit fit.json --runs runs.csv --estimand 'L*' --decide flops=1e22,expansion=16
 moejax plot loss-vs-compute --fit fit/fit.json --runs runs.csv --flops 1e24 --format pdf
+moejax plot loss-vs-compute --fit fit/fit.json --runs runs.csv --decide flops=1e24,expansion=16 --width 3.3
 moejax plot isoflop leverage --fit fit/fit.json --runs runs.csv
 moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
 moejax plot zhao-6 zhao-12 --runs runs.csv --hold-out params_total
@@ -75,9 +76,9 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
     )
     decide: tuple[str, ...] = option(
         (),
-        "given values of a decision for --estimand, such as flops=1e24,expansion=16",
+        "given values of a decision, such as flops=1e24,expansion=16: its curve and model in loss-vs-compute, or "
+        "--estimand of influence",
         metavar="NAME=VALUE,…",
-        needs=("estimand",),
     )
     predict: tuple[str, ...] = option(
         (),

@@ -12,16 +12,18 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from moejax.config import restored
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.uncertainty.bootstrap import Bootstrap
-from moejax.fit.uncertainty.estimands import Estimand, Named, where_in_words
+from moejax.fit.uncertainty.estimands import Estimand, Named, decision_estimands, where_in_words
 from moejax.fit.uncertainty.extrapolation import RATIOS, Ranges, outside, where_decided
 from moejax.fit.uncertainty.uncertainty import STANDARD, Spread
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import fields, finite
-from moejax.laws.design import DERIVED, FIELDS, design_from
+from moejax.laws import called
+from moejax.laws.design import DERIVED, FIELDS, Design, design_from
 from moejax.quantities import format
 
 
@@ -215,6 +217,19 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
     if {"params_active", "expansion"} <= {*both}:
         both.setdefault("params_total", both["params_active"] * both["expansion"])
     return {name: value for name, value in both.items() if name in FIELDS or name in RATIOS}
+
+
+def decided_design(result: FitResult, given: Mapping[str, float]) -> Design:
+    """Return the model and tokens that a fit decides at given quantities.
+
+    Raises:
+      UserError: the law has no decision for these quantities, or it decides no sizes and tokens.
+    """
+    decided = estimate(result, decision_estimands(type(result.law), given))
+    values = {name: value for name, value in reach(given, decided).items() if name in FIELDS}
+    if "tokens" not in values:
+        raise UserError(f"{called(type(result.law))} decides no tokens at {where_in_words(given)}; give flops too.")
+    return design_from(values)
 
 
 def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) -> dict[str, float]:
