@@ -255,8 +255,11 @@ def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
         Column("FLOPs, cumulative", ".3g", keys=("flops_cumulative",)),
         Column("deviation left", ".3g"),
     )
-    rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
-    return Table("To train next, in order of information per FLOP", shown, list(rows))
+    names = _labels(chosen)
+    repeated = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+    notes = [f"Rows of {listed(repeated)} are separate runs of one model with different token counts."] * bool(repeated)
+    rows = zip(names, *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
+    return Table("To train next, in order of information per FLOP", shown, list(rows), notes)
 
 
 def _labels(chosen: Candidates) -> Sequence[str]:
