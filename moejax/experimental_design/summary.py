@@ -257,7 +257,7 @@ def _to_train(proposal: Proposal, chosen: Candidates) -> Table:
     )
     names = _labels(chosen)
     repeated = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
-    notes = [f"Rows of {listed(repeated)} are separate runs of one model with different token counts."] * bool(repeated)
+    notes = [f"Rows of {name} are separate runs of one model with different token counts." for name in repeated]
     rows = zip(names, *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
     return Table("To train next, in order of information per FLOP", shown, list(rows), notes)
 
