@@ -301,6 +301,10 @@ def test_a_fit_decides_with_intervals(table):
     assert size.interval.low < size.value < size.interval.high
     assert [one.times["flops"] for one in asked.beyond] == pytest.approx([1e22 / (6 * 1e9 * 4e10)])
     assert list(asked.to_frame()["value"]) == [one.value for one in asked.decisions]
+    assert any(f"{asked.beyond[0].times['flops']:.3g} times in flops" in one for one in asked.summary().warnings)
+    resampled = mj.decide(fit, read, flops=1e22, bootstrap=20)
+    assert "df" in asked.to_frame()
+    assert resampled.to_frame().notna().all(axis=None)
     assert [one.times for one in mj.decide(fit, flops=1e22).beyond] == [one.times for one in asked.beyond]
     with pytest.raises(UserError, match="bootstrap resamples the fitted runs"):
         mj.decide(fit, flops=1e22, bootstrap=10)

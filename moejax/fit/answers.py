@@ -203,8 +203,10 @@ class Answers(Shown):
         return replace(self, held_out=split_errors(splits), held_out_together=together, held_out_runs=tested)
 
     def summary(self) -> Result:
-        """Return the tables of the answers."""
-        return Result(warnings=self.warnings, tables=imported("fit.summary").tables(self), data=self.to_json())
+        """Return the tables of the answers and the warnings."""
+        summary = imported("fit.summary")
+        warnings = [*summary.extrapolations(self), *self.warnings]
+        return Result(warnings=warnings, tables=summary.tables(self), data=self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, keyed by entry of ``fit.json``; entries that were not requested are left out."""

@@ -59,8 +59,8 @@ from moejax.result import (
     imported,
     percent,
 )
-from moejax.stored import read_json, write_json
-from moejax.wording import argument, command, counted, listed, told
+from moejax.stored import Missing, read_json, write_json
+from moejax.wording import argument, command, counted, listed, says, told
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -260,21 +260,25 @@ class FitResult(Plotted):
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write the JSON file that ``load`` reads; an existing fit is replaced.
+        """Write the JSON file that ``load`` reads, and create its folder; an existing fit is replaced.
 
         Raises:
-          UserError: the path is a folder or a file that is not a fit, or the folder of the file does not exist.
+          UserError: the path is a folder or a file that is not a fit, or its folder cannot be created.
         """
         path = Path(path)
         if path.is_dir():
             raise UserError(f"{path} is a folder; name a file in it, such as {path / 'fit.json'}.")
-        if not path.parent.is_dir():
-            raise UserError(f"There is no folder {path.parent} for {path.name}; make it first.")
         if path.exists():
             try:
                 read_plain(path)
             except UserError as error:
                 raise UserError(f"{path} exists and is not a fit of this version; choose another file.") from error
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"The folder {path.parent} cannot be created ({says('the system', error)}); choose another path."
+            ) from error
         write_json(path, self.to_json())
         return path
 
@@ -722,7 +726,10 @@ def read_plain(path: Path) -> dict[str, Any]:
     Raises:
       UserError: the file does not exist or is not a fit.
     """
-    entries = read_json(path, {"schema": int}, remedy=_REMEDY)
+    try:
+        entries = read_json(path, {"schema": int}, remedy=_REMEDY)
+    except Missing:
+        raise Missing(f"There is no fit {path}; give the file that moejax fit --out or FitResult.save wrote.") from None
     if entries["schema"] != SCHEMA:
         raise UserError(f"{path} has fit schema {entries['schema']}, but this moejax reads schema {SCHEMA}; {_REMEDY}.")
     return entries

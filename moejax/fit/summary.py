@@ -34,6 +34,7 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
         alone,
         lead=lead(fit, answers),
         warnings=[
+            *extrapolations(answers),
             *(holdout.warnings(answers.held_out, fit.output, tested and tested.outside) if answers.held_out else ()),
             *(() if answers.sweeps is None else answers.sweeps.warnings),
             *alone.warnings,
@@ -71,6 +72,14 @@ def lead(fit: FitResult, answers: Answers) -> list[str]:
     ]
 
 
+def extrapolations(answers: Answers) -> list[str]:
+    """Return a warning for each decision and prediction outside the fitted runs."""
+    return [
+        f"Extrapolation at {one.where or 'the coefficients alone'}. {' '.join(sentences(one.times))}"
+        for one in answers.beyond
+    ]
+
+
 def _method(decisions: Sequence[Estimate]) -> str:
     methods = dict.fromkeys(one.by for one in decisions if one.interval and not one.interval.uninformative)
     return f" (intervals: {listed(methods)})" if methods else ""
@@ -91,6 +100,8 @@ def _largest_flops(fit: FitResult) -> float | None:
 def _in_words(one: Estimate) -> str:
     if math.isnan(one.value):
         return f"{one.label} has no answer" + (f", because {one.reason}" if one.reason else "")
+    if one.is_constant:
+        return f"{one.label} {format(one.value)} ({one.reason})"
     if one.without_interval:
         return f"{one.label} {format(one.value)}"
     if one.interval is None or one.interval.uninformative:
@@ -122,8 +133,6 @@ def _tables(answers: Answers, output: str) -> Iterator[Table]:
         yield resampled(answers.bootstrap, with_intervals=False)
     if answers.predictions:
         yield _predictions(answers.predictions, [one.given for one in answers.beyond])
-    if answers.beyond:
-        yield Table.of("Outside the fitted runs", BEYOND, answers.beyond, key="beyond")
     if answers.profiles:
         yield Table.of("Profiles", PROFILE, answers.profiles, key="profiles")
     if answers.influence:
@@ -252,7 +261,7 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
             "value", format, value=lambda one: Written(one.value, "no answer") if math.isnan(one.value) else one.value
         ),
         Column("std err", lambda value: format(value, 3), value=_error),
-        Column("df", ".2g", value="degrees_of_freedom"),
+        *([Column("df", ".2g", value="degrees_of_freedom")] if by == STANDARD else []),
         Column(f"{in_percent(level)} interval, {by}", keys=LOW_HIGH, value=lambda one: _bounds(one.interval)),
         VERDICT,
     )
@@ -284,13 +293,15 @@ def _latex_decisions(decisions: Sequence[Estimate]) -> list[Table]:
 def _error(one: Estimate) -> float | Written:
     if math.isnan(one.value) or one.error > 0:
         return one.error
+    if one.is_constant:
+        return Written(0.0, "constant")
     return Written(None, "at a bound" if one.at_a_bound else NOT_DETERMINED if one.reason else "not known")
 
 
 def _reasons(answers: Sequence[Estimate | RunPrediction]) -> list[str]:
     told: dict[tuple[str, str, str], list[str]] = {}
     for one in answers:
-        if one.reason:
+        if one.reason and not (isinstance(one, Estimate) and one.is_constant):
             lacking = "answer" if math.isnan(one.value) else "interval"
             told.setdefault((lacking, one.where, one.reason), []).append(one.label)
     return [
@@ -314,12 +325,6 @@ def _predictions(predictions: Sequence[RunPrediction], far: Sequence[object]) ->
         notes.append(f"The remaining variance, which is not from coefficients ({first.by}), is lack of fit.")
         title += f": {in_percent(first.level)} of such runs are between low and high"
     return Table.of(title, columns, predictions, notes, key="predictions")
-
-
-BEYOND = (
-    Column("asked at", value=lambda one: one.where or "the coefficients alone"),
-    Column("", words=True, value=lambda one: " ".join(sentences(one.times))),
-)
 
 
 def _not_rejected(one: Profiled) -> str:

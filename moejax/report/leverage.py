@@ -69,8 +69,8 @@ class LeverageTable(Shown):
                 keys=LOW_HIGH,
                 value=_interval,
             ),
-            Column("A beyond", ".3g", value=lambda row: None if row.a_beyond == 1 else row.a_beyond),
-            Column("B beyond", ".3g", value=lambda row: None if row.b_beyond == 1 else row.b_beyond),
+            Column("A beyond", ".3g", value=lambda row: _factor(row.a_beyond)),
+            Column("B beyond", ".3g", value=lambda row: _factor(row.b_beyond)),
         )
         table = Table.of(f"FLOPs of {b} per FLOP of {a}, at equal loss", columns, self.rows)
         data = {"a": a, "b": b, "level": level, "by": self.by, "leverage": list(map(asdict, self.rows))}
@@ -79,6 +79,10 @@ class LeverageTable(Shown):
 
 def _or_undefined(leverage: float | None) -> float | Written:
     return Written(None, "undefined") if leverage is None else leverage
+
+
+def _factor(times: float | None) -> float | Written | None:
+    return Written(1.0, "") if times == 1 else times
 
 
 def _interval(row: BudgetLeverage) -> Written:
@@ -155,7 +159,8 @@ def leverage_under_law(
         )
     rows, optima = [], ([], [])
     drawn: list[list[float]] = []
-    likely = known.likely(resampled) if isinstance(known, FitResult) else None
+    # The leverage of a family over itself is 1 by definition and needs no interval.
+    likely = known.likely(resampled) if isinstance(known, FitResult) and a != b else None
     warnings = [known.without_intervals] if likely is None and getattr(known, "without_intervals", "") else []
     for budget in flops:
         both = leverage(law, a, b, budget)
@@ -190,7 +195,8 @@ def leverage_under_formula(
     rows, warnings = [], list(filter(None, [fit.without_intervals]))
     for budget in flops:
         (value,), (low,), (high,), (unknown,) = intervals(fit, FormulaLeverage(a, b, budget), level)
-        rows.append(BudgetLeverage(budget, *map(_known, (value, low, high))))
+        # The leverage of a family over itself is 1 by definition and needs no interval.
+        rows.append(BudgetLeverage(budget, *map(_known, (value, *((low, high) if a != b else (None, None))))))
         if unknown and not fit.few and value == value:
             warnings.append(f"The leverage at {budget:.3g} FLOPs has no interval: {unknown}.")
         far = outside({"flops": budget}, fit.fitted) | outside({"flops": budget * value}, fit.fitted)

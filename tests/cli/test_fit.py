@@ -375,7 +375,7 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     assert [len(one["rows"]) for one in plain["influence"]] == [3, 3]
     assert plain["standard_errors"]["values"].keys() == coefficients(HOFFMANN_2022).keys()
     page = (tmp_path / "out" / "summary.txt").read_text()
-    for words in ("flops = 1e+24", "90% of such runs are", "Profiles", "row ", "std err", "Outside the fitted runs"):
+    for words in ("flops = 1e+24", "90% of such runs are", "Profiles", "row ", "std err", "! Extrapolation at"):
         assert words in page
     assert FitResult.load(tmp_path / "out" / "fit.json").converged
 

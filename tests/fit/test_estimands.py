@@ -43,7 +43,7 @@ from moejax.laws.mixtures.marginal import MarginalActive, MarginalExperts, Margi
 from moejax.laws.mixtures.sparsity import ABNAR_2025, Sparsity
 from moejax.quantities import format
 from moejax.report import render
-from moejax.result import Result
+from moejax.report.leverage import leverage_under_law
 
 UNPUBLISHED = {
     DenseToMoe: DenseToMoe(
@@ -86,9 +86,9 @@ def every_decision(law):
 
 
 def shown(decided, runs=None):
-    """What is printed of estimates and, where their runs are given, of how far they lie outside these."""
+    """What is printed of estimates and, if their runs are given, the warnings about extrapolation."""
     far = () if runs is None else beyond_each(decided, where_decided(runs))
-    return render.text(Result(tables=tables(Answers(decisions=decided, beyond=far))))
+    return render.text(Answers(decisions=decided, beyond=far).summary())
 
 
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
@@ -361,13 +361,32 @@ def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_ha
         assert all(one.at_a_bound for one in found[:3])
 
 
-def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
+def test_a_decision_that_no_coefficient_moves_is_constant():
     estimand = dataclasses.replace(
         decision_estimands(FiveFactor)[0], functional=lambda law: 0.999 + 0 * law.irreducible
     )
     (found,) = estimate(known_fit(), [estimand])
-    assert "at a bound" in shown((found,))
+    assert "constant" in shown((found,))
+    assert "not determined" not in shown((found,))
     assert found.to_json()["standard_error"] is None
+
+
+def test_the_leverage_of_a_dense_model_is_1_without_an_interval():
+    found = estimate(known_fit(), decision_estimands(EffectiveParams, {"flops": 1e21, "expansion": 1.0}))
+    (leverage,) = (one for one in found if one.symbol == "EL")
+    assert leverage.value == pytest.approx(1)
+    assert leverage.interval is None
+    assert "efficiency_leverage (EL) 1 (no fitted" in summary(known_fit(), 0.9, Answers(decisions=found)).lead[0]
+    assert Estimate.from_json(leverage.to_json()).is_constant
+
+
+def test_the_leverage_of_a_family_over_itself_has_no_interval():
+    fit, moe = known_fit(), {"expansion": 4.0}
+    rows = leverage_under_law("fit", fit.law, fit, ("A", "B"), (moe, moe), [1e21], level=0.9).to_frame()
+    assert rows["leverage"][0] == pytest.approx(1)
+    assert rows["low"].isna().all()
+    over_dense = leverage_under_law("fit", fit.law, fit, ("A", "B"), (moe, {"expansion": 1.0}), [1e21], level=0.9)
+    assert over_dense.to_frame().notna().all(axis=None)
 
 
 def test_the_runs_that_decide_are_those_without_which_the_fit_decisions_otherwise():

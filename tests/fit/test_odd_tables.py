@@ -10,6 +10,7 @@ import moejax
 from moejax.__main__ import main
 from moejax.curves.read_curves import read_curves
 from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
 from moejax.fit.tables.read_runs import read_runs
 from moejax.quantities import parse
 
@@ -118,11 +119,21 @@ def test_a_fit_is_not_saved_over_something_else(tmp_path):
     fit = moejax.fit(table(), FORMULA, starts=64)
     path = fit.save(tmp_path / "fit.json")
     assert fit.save(path) == path
-    for place, words in (("precious.json", "is not a fit"), ("", "is a folder"), ("no/fit.json", "There is no folder")):
+    assert fit.save(tmp_path / "new" / "folder" / "fit.json").exists()
+    refused = (("precious.json", "is not a fit"), ("", "is a folder"), ("precious.json/fit.json", "cannot be created"))
+    for place, words in refused:
         (tmp_path / "precious.json").write_text('{"years": 3}')
         with pytest.raises(UserError, match=words):
             fit.save(tmp_path / place)
     assert (tmp_path / "precious.json").read_text() == '{"years": 3}'
+
+
+def test_a_missing_fit_is_an_error_about_the_path_only(tmp_path, capsys):
+    missing = str(tmp_path / "missing.json")
+    with pytest.raises(UserError, match=r"^There is no fit \S*missing.json; give the file that .* wrote\.$"):
+        FitResult.load(missing)
+    assert main(["predict", "--law", missing, "--arch", "olmoe-1b-7b", "--tokens", "100B"]) == 2
+    assert "There is no fit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "words"), [({"starts": "many"}, "got 'many'"), ({"fixed": {"E": "x"}}, "E is")])

@@ -285,7 +285,7 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, reported):
     page, text = (reported / PAGE).read_text(), (reported / TEXT).read_text()
     data, found = json.loads((reported / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
     assert {name: data[name] for name in ANSWERS} == {name: found[name] for name in ANSWERS}
-    sections = ["decisions", "fit", "coefficients", "held-out", "held-out-runs", "resamples", "predictions", "beyond"]
+    sections = ["decisions", "fit", "coefficients", "held-out", "held-out-runs", "resamples", "predictions"]
     sections += ["profiles", "decisive"]
     assert [name for name in Page(page).names if name in sections] == sections
     missed, optimum = found["held_out"][0], found["decisions"][0]

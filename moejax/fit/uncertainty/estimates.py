@@ -26,6 +26,11 @@ from moejax.laws import called
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from
 from moejax.quantities import format
 
+CONSTANT = "no fitted coefficient affects it"
+"""Reason for a missing interval of a constant, such as the leverage of a dense model, which is 1 by definition."""
+ROUNDING = 1e-12
+"""Ratio of standard error to value below which a value is constant."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(Named):
@@ -34,8 +39,7 @@ class Estimate(Named):
     value: float
     """Value under the fitted law; NaN if undefined."""
     error: float = math.nan
-    """Standard error. It is 0 if no coefficient affects the value, for example at a bound, and NaN if the runs do not
-    determine the value."""
+    """Standard error. It is 0 if no coefficient affects the value, and NaN if the runs do not determine the value."""
     interval: Interval | None = None
     """Interval from resampled fits if available, else from the standard error; None without either."""
     by: str = STANDARD
@@ -52,6 +56,11 @@ class Estimate(Named):
     """Assumption of the decision about quantities that are not given, as a clause; empty if there is none."""
     at_a_bound: bool = False
     """True if the value, or another value of the same decision, is at a bound of its search."""
+
+    @property
+    def is_constant(self) -> bool:
+        """True if no fitted coefficient affects the value, which therefore needs no interval."""
+        return self.reason == CONSTANT
 
     @property
     def without_interval(self) -> bool:
@@ -136,8 +145,8 @@ def _estimate(
         return Estimate(**estimand.naming, value=math.nan, reason=reason)
     reason = spread.unknown[0] or bound
     error = math.nan if reason else float(spread.errors[0])
-    if error == 0:
-        reason = "no fitted coefficient affects it"
+    if error <= ROUNDING * abs(value):
+        error, reason = 0.0, CONSTANT
     few = "" if resampled is None else resampled.few
     where, degrees_of_freedom, interval = STANDARD, math.nan, None
     if not reason and resampled is not None and not few:
@@ -161,7 +170,7 @@ def _estimate(
         few=few,
         reason=reason,
         assumes="" if estimand.rule is None else estimand.rule.assumes,
-        at_a_bound=bool(bound) or error == 0,
+        at_a_bound=bool(bound),
     )
 
 
