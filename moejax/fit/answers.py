@@ -206,7 +206,8 @@ class Answers(Shown):
         """Return the tables of the answers and the warnings."""
         summary = imported("fit.summary")
         warnings = [*summary.extrapolations(self), *self.warnings]
-        return Result(warnings=warnings, tables=summary.tables(self), data=self.to_json())
+        tables, for_latex = summary.tables(self), summary.latex_decisions(self.decisions)
+        return Result(warnings=warnings, tables=tables, for_latex=for_latex, data=self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, keyed by entry of ``fit.json``; entries that were not requested are left out."""

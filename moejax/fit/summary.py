@@ -40,7 +40,10 @@ def summary(fit: FitResult, level: float = 0.9, answers: Answers | None = None) 
             *alone.warnings,
         ],
         tables=sorted([*alone.tables, *tables(answers, fit.output)], key=lambda table: table.key != DECISIONS),
-        for_latex=[*alone.for_latex, *_latex_decisions(answers.decisions)],
+        for_latex=[
+            *alone.for_latex,
+            *latex_decisions(answers.decisions if any(one.given for one in answers.decisions) else ()),
+        ],
         data=alone.data | answers.to_json(),
     )
 
@@ -276,9 +279,9 @@ def _decisions(decisions: Sequence[Estimate]) -> Table:
     return Table.of("Decisions", columns, decisions, [*notes, *_reasons(decisions)], key=DECISIONS)
 
 
-def _latex_decisions(decisions: Sequence[Estimate]) -> list[Table]:
-    """Return the decisions as a table for LaTeX; no table if none has given quantities."""
-    if not any(one.given for one in decisions):
+def latex_decisions(decisions: Sequence[Estimate]) -> list[Table]:
+    """Return the decisions as a table for LaTeX; no table if there are none."""
+    if not decisions:
         return []
     by, level = next(((one.by, one.level) for one in decisions if one.interval), ("", 0.0))
     columns = (

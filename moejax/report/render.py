@@ -299,9 +299,12 @@ def frame(result: Result, table: str | None = None) -> DataFrame:
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", MISSING: "--"} | {
     sign: f"\\{sign}" for sign in "&%$#_{}"
 }
+_LATEX |= {"<": "$<$", ">": "$>$", "|": "$|$", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "²": "$^2$"}
 _GREEK = re.compile(
     "alpha|beta|gamma|delta|epsilon|zeta|eta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega"
 )
+SYMBOLS = {"params_active": "N_act", "params_total": "N", "tokens": "D", "flops": "C", "loss": "L"}
+"""Symbols of quantities, which LaTeX shows instead of the names in cells and headings."""
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 _INTERVAL = re.compile(rf"\[({_NUMBER.pattern}), ({_NUMBER.pattern})\]")
 
@@ -316,7 +319,7 @@ def latex(result: Result) -> str:
 def _tabular(table: Table) -> str:
     columns, rows = table.shown()
     sides = "".join("l" if i == 0 or column.words else "r" for i, column in enumerate(columns))
-    heads = " & ".join(latex_text(column.heading) for column in columns)
+    heads = " & ".join(_latex_cell(column.heading, symbol=False) for column in columns)
     lines = [" & ".join(_latex_cell(cell, c.symbol) for cell, c in zip(row, columns, strict=True)) for row in rows]
     rules = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rf"{heads} \\", r"\midrule")
     notes = [rf"\par\smallskip{{\footnotesize {latex_text(note)}\par}}" for note in table.notes]
@@ -324,14 +327,25 @@ def _tabular(table: Table) -> str:
 
 
 def _latex_cell(text: str, symbol: bool) -> str:
-    if symbol and text:
+    if (symbol and text) or text in SYMBOLS:
+        text = SYMBOLS.get(text, text)
         letter, _, below = text.removesuffix("*").partition("_")
-        letter, below = (rf"\{one}" if _GREEK.fullmatch(one) else one for one in (letter, below))
+        letter, below = map(_latex_name, (letter, below))
         star = "^*" if text.endswith("*") else ""
         return f"${letter}_{{{below}}}{star}$" if below else f"${letter}{star}$"
+    given = [one.partition(" = ") for one in text.split(", ")]
+    if all(is_ for _, is_, _ in given):
+        pairs = [f"{_latex_cell(name, False)} $=$ {_latex_cell(value, False)}" for name, _, value in given]
+        return ", ".join(pair.replace("$ $", " ") for pair in pairs)
     if interval := _INTERVAL.fullmatch(text):
         return rf"$[{_latex_number(interval[1])},\ {_latex_number(interval[4])}]$"
     return f"${_latex_number(text)}$" if _NUMBER.fullmatch(text) else latex_text(text)
+
+
+def _latex_name(name: str) -> str:
+    if _GREEK.fullmatch(name):
+        return rf"\{name}"
+    return name if len(name) < 2 else rf"\mathrm{{{latex_text(name)}}}"
 
 
 def _latex_number(text: str) -> str:

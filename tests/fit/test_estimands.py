@@ -477,7 +477,10 @@ def test_latex_prints_the_coefficients_and_then_the_decisions():
     assert decided.count("\\\\") == 1 + len(decisions)
     assert decided.count("tabular") == 2
     assert r"90\% interval, from standard errors \\" in decided
-    assert rf"$N_{{act}}^*$ & flops = 1e+22, expansion = 4 & {format(decisions[0].value)} & " in decided
+    assert (
+        rf"$N_{{\mathrm{{act}}}}^*$ & $C = 1 \times 10^{{22}}$, expansion $= 4$ & {format(decisions[0].value)} & "
+        in decided
+    )
 
 
 def test_a_fit_leads_with_what_to_train_or_how_to_ask():

@@ -201,15 +201,19 @@ def test_columns_of_one_name_are_all_in_json():
 
 
 def test_a_table_in_latex_has_numbers_and_symbols_as_mathematics():
-    columns = (Column("law", words=True), Column("in", symbol=True), Column("value", ".3g"), Column("90 % interval"))
-    result = Result("A_B", tables=[Table("Laws", columns, [["50 %", "alpha_N", -1.5e-7, "[-2e-07, 1]"]])])
+    columns = (Column("law", words=True), Column("in", symbol=True), Column("flops", ".3g"), Column("90 % interval"))
+    rows = [["50 %", "alpha_N", -1.5e-7, "[-2e-07, 1]"], ["flops = 1e+21, top_k = 8", "N_act*", 2, "R² ≥ 0.9"]]
+    rows += [["params_active", "a_b_c", None, ""]]
+    result = Result("A_B", tables=[Table("Laws", columns, rows)])
     assert render.latex(result).splitlines() == [
         r"% A_B; needs \usepackage{booktabs}",
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        r"law & in & value & 90 \% interval \\",
+        r"law & in & $C$ & 90 \% interval \\",
         r"\midrule",
         r"50 \% & $\alpha_{N}$ & $-1.5 \times 10^{-7}$ & $[-2 \times 10^{-7},\ 1]$ \\",
+        r"$C = 1 \times 10^{21}$, top\_k $= 8$ & $N_{\mathrm{act}}^*$ & $2$ & R$^2$ $\geq$ 0.9 \\",
+        r"$N_{\mathrm{act}}$ & $a_{\mathrm{b\_c}}$ & -- &  \\",
         r"\bottomrule",
         r"\end{tabular}",
     ]
