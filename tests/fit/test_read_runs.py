@@ -324,6 +324,16 @@ def test_columns_that_the_field_calls_otherwise_are_read_and_said(theirs, scale)
     assert all(name in said for name in theirs.values() if "(" not in name)
 
 
+def test_an_id_names_the_runs_if_no_column_does_and_its_cells_are_distinct_texts():
+    names = [f"run-{row}" for row in range(len(grid()))]
+    read = read_runs(grid(exp=names), Chinchilla)
+    assert list(read.frame["model"]) == names
+    assert read.notes == ("Columns under other names: model from exp.",)
+    for frame in (grid(exp="sweep"), grid(id=range(len(names)))):
+        assert not read_runs(frame, Chinchilla).notes
+    assert list(read_runs(grid(run=names, id=names[::-1]), Chinchilla).frame["model"]) == names
+
+
 def test_a_name_that_two_columns_bear_is_asked_about():
     frame = grid().rename(columns={"loss": "val_loss"}).assign(eval_loss=3.0)
     with pytest.raises(ValueError, match=r"loss could be read from val_loss or eval_loss; choose one: loss=.COLUMN"):

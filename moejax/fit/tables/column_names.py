@@ -78,6 +78,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 """Synonyms of each column of ``run_table.COLUMNS``, in lower case with one underscore between words."""
 
+ROW_NAMES = ("exp", "id", "run_id", "exp_id", "experiment_id")
+"""Names of columns that are read as ``model`` if no other column is and their cells are distinct texts."""
+
 ONE_SIZE = (
     *("params", "n_params", "num_params", "parameters", "num_parameters", "n_parameters", "param_count"),
     *("parameter_count", "model_size", "model_params"),
@@ -137,6 +140,9 @@ def with_our_names(
         for name, unit in _meanings(column):
             of_cells = unit != 1 and frame[column].map(_ends_in_letter).all()
             candidates.setdefault(name, []).append((column, 1.0 if of_cells else unit))
+    named = (column for column in map(str, frame.columns) if _plain(column) in ROW_NAMES and _are_names(frame[column]))
+    if "model" not in candidates and (column := next(named, None)) is not None:
+        candidates["model"] = [(column, 1.0)]
     sizes = candidates.pop("one_size", [])
     batches = candidates.pop("batch", [])
     notes = []
@@ -176,6 +182,10 @@ def with_our_names(
     pairs = [f"{listed(names)} from {expression}" for expression, names in by_source.items()]
     said = (f"Columns under other names: {', '.join(pairs)}.",) if pairs else ()
     return NamedTable(frame.assign(**added), expressions, said, tuple(notes))
+
+
+def _are_names(cells: Series) -> bool:
+    return bool(cells.is_unique) and all(isinstance(cell, str) for cell in cells)
 
 
 def our_name(column: str) -> str:
