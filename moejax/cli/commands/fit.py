@@ -37,7 +37,7 @@ EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
 moejax fit runs.csv --law chinchilla --decide flops=1e24 --profile 'N*' --influence 'N*' --bootstrap 1000
-moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
+moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out flops --json
 moejax fit runs.csv --form 'loss = E + A/N^alpha + B/D^alpha' --bootstrap 1000
 moejax fit runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --decide flops=1e24 --profile 'N*'
 moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^c' --best-by lr
