@@ -20,8 +20,8 @@ gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
 laws: $(VENV)/.installed  ## write a page for every law into docs/laws
 	$(BIN)/moejax laws --pages docs
 
-settings: $(VENV)/.installed  ## write the reference pages of config files and of commands from their dataclasses
-	$(BIN)/python -m moejax.reference.settings && $(BIN)/python -m moejax.cli.reference
+settings: $(VENV)/.installed  ## write the reference pages of config files, of commands and of Python names
+	$(BIN)/python -m moejax.reference.settings && $(BIN)/python -m moejax.reference.api && $(BIN)/python -m moejax.cli.reference
 
 errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the five documents
 	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md
