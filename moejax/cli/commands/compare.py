@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from moejax.laws.formula_law import FormulaLaw
 
 EXAMPLE = """\
-moejax compare runs.parquet --hold-out tokens
+moejax compare runs.parquet --hold-out flops
 moejax compare runs.csv --hold-out flops --decide flops=1e22,expansion=16
 moejax compare runs.csv --hold-out flops --fix irreducible=1.6 --penalty squared
 moejax compare runs.csv --laws chinchilla --form 'loss = E + A/N^alpha + B/D^alpha' --form 'loss = E + A/(N*D)^alpha'
