@@ -251,7 +251,7 @@ def test_laws_are_compared_and_drawn_from_a_table(table, tmp_path):
     compared = mj.compare(read, ["chinchilla", "loss = E + A/N^alpha"])
     assert list(compared.to_frame()["law"]) == ["chinchilla", "loss = E + A/N^alpha"]
     assert "Laws compared" in compared._repr_html_()
-    assert latex_text(compared.verdict) in compared.to_latex()
+    assert all(latex_text(reason) in compared.to_latex() for reason in compared.reasons)
     assert compared.plot().save(tmp_path / "compared.pdf").read_bytes().startswith(b"%PDF")
     assert compared.plot(read).rows == compared.plot().rows
     with pytest.raises(UserError, match=r"give the result of moejax\.read_runs"):
