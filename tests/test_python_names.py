@@ -344,10 +344,11 @@ def test_a_figure_of_loss_against_compute_reads_a_table_and_has_the_level_that_i
 
 def test_a_figure_marks_the_model_of_a_decision(table):
     fit = mj.fit(table, "chinchilla", starts=Sobol(count=32))
-    decided = {one.name: one.value for one in mj.decide(fit, flops=1e22).decisions}
+    (best,) = (one for one in mj.decide(fit, flops=1e22).decisions if one.name == "optimal_loss")
     rows = mj.plot.loss_vs_compute(fit, table, decide={"flops": 1e22}).rows
     (marked,) = [row for row in rows if row["series"].startswith("design")]
-    assert marked["loss_nats_per_token"] == pytest.approx(decided["optimal_loss"], rel=1e-6)
+    drawn = [marked[f"loss_nats_per_token{end}"] for end in ("", "_low", "_high")]
+    assert drawn == pytest.approx([best.value, best.interval.low, best.interval.high], rel=1e-6)
     assert marked["flops"] == pytest.approx(1e22, rel=1e-6)
     with pytest.raises(UserError, match="decide needs a fit and no design"):
         mj.plot.loss_vs_compute(fit.law, table, decide={"flops": 1e22})

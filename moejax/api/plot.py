@@ -187,15 +187,15 @@ def loss_vs_compute(
       >>> mj.plot.loss_vs_compute(fit, "runs.csv", flops=1e24).save("loss-vs-compute.pdf")
       >>> mj.plot.loss_vs_compute(fit, "runs.csv", design=mj.design(fit, flops=1e22))
     """
-    chosen = None if design is None else design.chosen
+    chosen, chosen_loss = None if design is None else design.chosen, None
     if decide is not None:
         if design is not None or not isinstance(fit, FitResult):
             raise UserError("decide needs a fit and no design; leave one of them out.")
-        chosen = decided_design(fit, decide)
+        chosen, chosen_loss = decided_design(fit, decide, level)
     if flops is None and design is not None:
         flops = design.optimum.values.get("flops")
     if runs is None and chosen is not None:
-        table = compute_table(fit, flops=flops, level=level, chosen=chosen)
+        table = compute_table(fit, flops=flops, level=level, chosen=chosen, chosen_loss=chosen_loss)
     elif runs is None:
         if flops is None:
             raise UserError("There are no runs to draw; give a target budget, such as flops=1e24.")
@@ -204,7 +204,9 @@ def loss_vs_compute(
         table = compute_table(fit, dense, flops=flops, level=level)
     else:
         own = _runs_of(runs, fit)
-        table = compute_table(fit, own.design, own.loss, flops=flops, level=level, chosen=chosen)
+        table = compute_table(
+            fit, own.design, own.loss, flops=flops, level=level, chosen=chosen, chosen_loss=chosen_loss
+        )
     return _drawn("loss-vs-compute", table)
 
 

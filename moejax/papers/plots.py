@@ -19,7 +19,6 @@ from moejax.fit.tables.units import check_units
 from moejax.fit.uncertainty.estimates import decided_design
 from moejax.json_text import finite
 from moejax.laws.active_params import convention
-from moejax.laws.design import Design
 from moejax.papers.abnar import figures as abnar
 from moejax.papers.abnar import score_figures as abnar_scores
 from moejax.papers.chapter_002 import figures as chapter_002
@@ -325,7 +324,7 @@ class GivenData:
         tables: dict[str, Callable[[], DataFrame]] = {
             "fit": lambda: evidence.fit_table(fit, read.runs),
             "loss-vs-compute": lambda: compute_table(
-                fit, read.runs.design, read.runs.loss, flops=options.flops, chosen=_decided(fit, options.decide)
+                fit, read.runs.design, read.runs.loss, flops=options.flops, **_decided(fit, options.decide)
             ),
             "isoflop": lambda: isoflop_table(fit, read.runs, flops=target),
             "leverage": lambda: leverage_table(fit, read.runs, flops=target),
@@ -338,11 +337,11 @@ class GivenData:
         return tables[name]()
 
 
-def _decided(fit: FitResult, given: Sequence[Mapping[str, float]]) -> Design | None:
-    """Return the design of a decision to mark; None if no decision is requested."""
+def _decided(fit: FitResult, given: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the design of a decision to mark and its loss, as arguments of ``compute_table``; empty without one."""
     if len(given) > 1:
         raise UserError("loss-vs-compute marks one decision; give --decide once.")
-    return decided_design(fit, given[0]) if given else None
+    return dict(zip(("chosen", "chosen_loss"), decided_design(fit, given[0]), strict=True)) if given else {}
 
 
 def _points(figure: Figure) -> int:

@@ -242,7 +242,9 @@ def _selection(fitted):
     """The law of the lowest error, as if nothing stood against it."""
     best = min(fitted, key=lambda law: law.held_out.mae).name
     sentence = f"For extrapolation, trust {best}: it has the lowest error."
-    return ModelSelection(best=best, tied=(), preferred=best, trusted=best, title=best, sentence=sentence)
+    return ModelSelection(
+        best=best, tied=(), contenders=(best,), preferred=best, trusted=best, title=best, reasons=(sentence,)
+    )
 
 
 def _resampled(law, spread: float) -> Bootstrap:

@@ -666,7 +666,7 @@ def test_a_figure_includes_its_file_and_caption_in_latex():
         (["zhao-16", "--format", "gif"], "Unknown figure format 'gif'; choose from png, svg, pdf."),
         ([], "A required option is missing; give NAME, --paper, --list or --gallery"),
         (["tian-16"], "give one as --runs"),
-        (["zhao-1", "--fit", "nowhere.json"], "nowhere.json does not exist"),
+        (["zhao-1", "--fit", "nowhere.json"], "There is no fit nowhere.json"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys):

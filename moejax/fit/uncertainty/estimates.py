@@ -228,17 +228,24 @@ def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[
     return {name: value for name, value in both.items() if name in FIELDS or name in RATIOS}
 
 
-def decided_design(result: FitResult, given: Mapping[str, float]) -> Design:
-    """Return the model and tokens that a fit decides at given quantities.
+def decided_design(
+    result: FitResult, given: Mapping[str, float], level: float = 0.9
+) -> tuple[Design, tuple[float, float, float] | None]:
+    """Return the model and tokens that a fit decides at given quantities, and the optimal loss with both ends of its
+    interval; None if the law decides no loss. The interval includes the uncertainty of the optimal sizes.
 
     Raises:
       UserError: the law has no decision for these quantities, or it decides no sizes and tokens.
     """
-    decided = estimate(result, decision_estimands(type(result.law), given))
+    decided = estimate(result, decision_estimands(type(result.law), given), level=level)
     values = {name: value for name, value in reach(given, decided).items() if name in FIELDS}
     if "tokens" not in values:
         raise UserError(f"{called(type(result.law))} decides no tokens at {where_in_words(given)}; give flops too.")
-    return design_from(values)
+    (loss, *_) = [*(one for one in decided if one.name == "optimal_loss"), None]
+    if loss is None:
+        return design_from(values), None
+    low, high = (math.nan, math.nan) if loss.interval is None else (loss.interval.low, loss.interval.high)
+    return design_from(values), (loss.value, low, high)
 
 
 def beyond(values: Mapping[str, float], runs: Runs, reads: Container[str] = ()) -> dict[str, float]:

@@ -114,6 +114,7 @@ def compute_table(
     flops: float | None = None,
     level: float = 0.9,
     chosen: Design | None = None,
+    chosen_loss: tuple[float, float, float] | None = None,
 ) -> pd.DataFrame:
     """Return a table of runs, curves, target and chosen design with columns kind, family, flops, loss, low, high, level
     and method.
@@ -129,6 +130,7 @@ def compute_table(
       flops: the target budget.
       chosen: the design to mark, with a curve of its proportions. Its FLOPs are counted as those of the runs: 6 per
         active parameter and token if the runs have no FLOPs.
+      chosen_loss: loss of ``chosen`` with both ends of its interval; by default the prediction for this design.
 
     Raises:
       UserError: the law predicts no loss, or needs more than sizes, tokens and FLOPs to predict it.
@@ -154,7 +156,8 @@ def compute_table(
         if all(abs(_expansion(family) / _expansion(one) - 1) > NEAR for one in families):
             # Runs have their own predictions at the target.
             rows += _curve(fit, law, least_of(own, family, budgets), family.label, level, None if families else flops)
-        (ends,) = zip(*with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level), strict=True)
+        predicted = with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level)
+        ends = chosen_loss or tuple(float(each[0]) for each in predicted)
         at = {"flops": float(spent_on(own)[0]), "flops_of_design": float(spent_on(values_of(chosen))[0])}
         rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
     convention = ACCORDING_TO_DECISIONS if "flops" in every and "flops" not in values else ""
