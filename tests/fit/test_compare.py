@@ -112,8 +112,9 @@ def test_a_law_that_the_runs_do_not_determine_does_not_prevent_a_recommendation(
     selection, other = choose(laws, found.reach), laws[1 - undetermined].name
     assert (selection.trusted, selection.preferred, selection.contenders) == (other, other, (other,))
     assert selection.tied == (laws[1].name,)
-    assert "(effective_params and chinchilla)" in selection.reasons[0]
-    assert "do not determine some of the laws" in selection.reasons[1]
+    assert f"trust {other}: it has one of the lowest errors" in selection.reasons[0]
+    assert selection.reasons[1] == f"Laws with equally low errors that do not count: {laws[undetermined].name}."
+    assert "do not determine some of the laws" in selection.reasons[2]
 
 
 @pytest.mark.parametrize(("more", "trusted"), [(9.0, False), (11.0, True)])

@@ -268,6 +268,9 @@ def choose(laws: Sequence[Compared], reach: Mapping[str, float]) -> ModelSelecti
             why = f"{others_or_all}, {_simplest(fewest)}{_likeliest(preferred, close)}."
         return selection(f"a tie of {len(contenders)} laws", tie, *excluded, why)
     (law,) = contenders
+    if len(close) > 1:
+        others_as_low = listed(one.name for one in close if one is not law)
+        excluded.insert(0, f"Laws with equally low errors that do not count: {others_as_low}.")
     if law.misses:
         return selection(
             "no law holds",
@@ -290,8 +293,7 @@ def _why(close: Sequence[Compared], others: Sequence[Compared]) -> str:
         return "is the only law"
     if len(close) == 1:
         return "has the lowest error"
-    equal = listed(law.name for law in close)
-    return f"is the only law that is not excluded below among those with equally low errors ({equal})"
+    return "has one of the lowest errors"
 
 
 def _undetermined(laws: Sequence[Compared]) -> str:
