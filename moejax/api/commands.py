@@ -149,8 +149,8 @@ def decide(
       >>> mj.decide(mj.compare("runs.csv", hold_out="flops"), flops=1e22, expansion=16)
     """
     if isinstance(fit, Comparison):
-        if bootstrap or runs is not None:
-            raise UserError("A comparison has its own runs and no bootstrap; leave runs and bootstrap out.")
+        if bootstrap or runs is not None or seed is not None:
+            raise UserError("A comparison has its own runs and no bootstrap; leave runs, bootstrap and seed out.")
         return fit.decide(level, **given)
     if bootstrap and runs is None:
         raise UserError("bootstrap resamples the fitted runs; pass them as runs.")

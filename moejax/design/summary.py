@@ -98,7 +98,8 @@ def summary(name: str, decision: DesignResult) -> Result:
 
 def _within_fitted(decision: DesignResult) -> list[str]:
     """Return a warning with the options that keep extrapolated sizes and proportions in the law's fitted range."""
-    problem, ranges = decision.optimum.problem, dict[str, tuple[float, float]]()
+    problem = decision.optimum.problem
+    ranges: dict[str, tuple[float, float]] = {}
     for name in {**(decision.built.prediction.extrapolated if decision.built else {}), **decision.beyond}:
         # Tokens and FLOPs follow from the budget. All parameters bound those without embeddings.
         bounded = name.removesuffix("_nonembedding")

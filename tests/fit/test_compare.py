@@ -437,4 +437,11 @@ def test_the_command_decides_by_each_contender_and_names_a_short_command_if_the_
     assert "Decisions at flops = 1e+24, expansion = 16" in said
     assert f"Next: moejax fit {path} --law effective_params --bootstrap 200 --out fit" in said
     assert main([*command[:-1], "flops=1e24,sparsity=0.5"]) == 2
-    assert "No law has a decision for sparsity" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "No law has a decision for sparsity; the laws' decisions need some of expansion, flops and loss." in said
+    # A quantity of a law that cannot be fitted to the table does not cost the comparison.
+    command[command.index("--laws") + 1] = "chinchilla,granularity"
+    assert main([*command[:-1], "flops=1e24,granularity=8"]) == 0
+    said = capsys.readouterr().out
+    assert "No law has a decision for granularity" in said
+    assert "chinchilla" in said

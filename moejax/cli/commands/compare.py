@@ -26,7 +26,7 @@ from moejax.cli.shared import (
 from moejax.errors import UserError
 from moejax.run_sources.source import named, source
 from moejax.say import say
-from moejax.wording import listed
+from moejax.wording import listed, told
 
 if TYPE_CHECKING:
     from moejax.fit.tables.read_runs import ReadRuns
@@ -70,7 +70,7 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
     def run(self) -> None:
         from moejax.fit.selection.comparison import compare, of_the_loss
         from moejax.fit.selection.decisions import with_decisions
-        from moejax.fit.uncertainty.estimands import given_to_each
+        from moejax.fit.uncertainty.estimands import NoDecision, given_to_each
         from moejax.laws import LAWS, law_name
         from moejax.report import render
         from moejax.report.comparison import write_comparison
@@ -88,7 +88,13 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
         how = {"penalty": self.objective(), "fixed": self.fixed, "seed": self.seed}
         with progress() as show:
             comparison = compare(laws, read.runs, splits, **how, progress=show)
-            decisions = [comparison.decide(**values) for values in asked_for]
+            decisions, warnings = [], []
+            for values in asked_for:
+                try:
+                    decisions.append(comparison.decide(**values))
+                except NoDecision as why:
+                    # The comparison is the main result.
+                    warnings.append(told(why))
         title = f"Laws compared on {named(self.runs)}"
         if self.out:
             with out_set(self.out):
@@ -96,7 +102,8 @@ class CompareCommand(SignOptions, ObjectiveOptions, SplitOptions, LatexOptions, 
                 written = write_comparison(self.out, comparison, read, result)
             say(f"Wrote {', '.join(written)} to {self.out}.")
         result = with_decisions(comparison.summary(title, self.verbose), decisions)
-        result = replace(result, notes=comparison.next_steps(self.next_command, decided=bool(decisions)))
+        steps = comparison.next_steps(self.next_command, decided=bool(decisions))
+        result = replace(result, warnings=warnings, notes=steps)
         render.show(result, as_json=self.json, as_latex=self.latex)
 
     def _read_for(self, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:

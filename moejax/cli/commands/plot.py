@@ -79,6 +79,7 @@ class PlotCommand(TableOptions, ConventionOptions, name="plot"):
         "given values of a decision, such as flops=1e24,expansion=16: its curve and model in loss-vs-compute, or "
         "--estimand of influence",
         metavar="NAME=VALUE,…",
+        needs=("fit",),
     )
     predict: tuple[str, ...] = option(
         (),

@@ -18,12 +18,13 @@ from moejax.fit.runs import Runs
 from moejax.fit.search.fit_law import Progress, fit_law
 from moejax.fit.search.objective import Huber, Penalty
 from moejax.fit.search.starts import Grid
-from moejax.fit.selection.decisions import LOSS, LawDecisions, decide_by_each
+from moejax.fit.selection.decisions import LawDecisions, decide_by_each
 from moejax.fit.selection.holdout import Split, beyond, hold_out, reach_of
 from moejax.fit.selection.metrics import predict, unit_of_errors
 from moejax.fit.selection.model_selection import AS_GOOD, Compared, ModelSelection, as_low, behind, by_error, choose
 from moejax.fit.tables.read_runs import ReadRuns
 from moejax.fit.uncertainty.estimands import given_to_each, rules_of
+from moejax.fit.uncertainty.estimates import OPTIMAL_LOSS
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.json_text import finite
@@ -174,15 +175,15 @@ class Comparison(Plotted):
         """Return quantities for ``decide``: 10 times the FLOPs of the run with the lowest loss, and its
         values of the other quantities that the tied laws need; empty if these laws decide nothing by FLOPs.
         """
-        every = [rules_of(type(law.fit.law)) for law in self.laws if law.name in self.selection.contenders]
-        rules = [
-            next((one.given for one in rules if LOSS in one.gives and "flops" in one.given), ()) for rules in every
-        ]
+        needed: dict[str, None] = {}
+        for law in self.laws:
+            rules = rules_of(type(law.fit.law)) if law.name in self.selection.contenders else ()
+            by_flops = (one.given for one in rules if OPTIMAL_LOSS in one.gives and "flops" in one.given)
+            needed |= dict.fromkeys(next(by_flops, ()))
         design, best = self.runs.design, int(np.argmin(np.where(self.runs.weight > 0, self.runs.loss, np.inf)))
-        names = dict.fromkeys(name for given in rules for name in given)
-        values = {name: value_of(design, name) for name in names if name != "flops"}
+        values = {name: value_of(design, name) for name in needed if name != "flops"}
         at = {name: float(f"{np.asarray(value)[best]:.3g}") for name, value in values.items() if value is not None}
-        if not names or design.params_active is None or design.tokens is None:
+        if not needed or design.params_active is None or design.tokens is None:
             return {}
         spent = FLOPS_PER_PARAM_AND_TOKEN * np.asarray(design.params_active)[best] * np.asarray(design.tokens)[best]
         return {"flops": float(f"{10 * spent:.0e}"), **at}

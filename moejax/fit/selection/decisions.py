@@ -19,7 +19,7 @@ from moejax.fit.uncertainty.estimands import (
     what_is_decided,
     where_in_words,
 )
-from moejax.fit.uncertainty.estimates import Estimate, beyond, estimate, reach
+from moejax.fit.uncertainty.estimates import OPTIMAL_LOSS, Estimate, beyond, estimate, reach
 from moejax.fit.uncertainty.extrapolation import sentences
 from moejax.float64 import float64
 from moejax.interval import in_percent
@@ -29,12 +29,11 @@ from moejax.quantities import format
 from moejax.result import BLANK, NOT_DETERMINED, Column, Result, Shown, Table, Written
 from moejax.wording import told
 
-LOSS = "optimal_loss"
 SHOWN = (
     "optimal_params_active",
     "optimal_params_total",
     "optimal_tokens",
-    LOSS,
+    OPTIMAL_LOSS,
     "efficiency_leverage",
     "optimal_flops",
 )
@@ -124,8 +123,9 @@ def decide_by_each(
             decided[name] = estimate(with_uncertainty(fit, runs), asked, level=level)
         except NoDecision as why:
             reasons[name] = told(why)
-    designs = {name: reach(given, each) for name, each in decided.items()}
-    lowest = {name: one.value for name, each in decided.items() for one in each if one.name == LOSS}
+    designs = {name: reach(given, own) for name, own in decided.items()}
+    best = {name: one.value for name, own in decided.items() for one in own if one.name == OPTIMAL_LOSS}
+    lowest = {name: loss for name, loss in best.items() if np.isfinite(loss)}
     excess = {
         name: {
             other: loss - lowest[other]

@@ -156,9 +156,9 @@ def given_to_each(laws: Mapping[str, type], given: Mapping[str, float]) -> dict[
         for name, own in rules.items()
     }
     if unused := [name for name in given if not any(name in own for own in known.values())]:
-        raise NoDecision(
-            f"No law has a decision for {', '.join(unused)}. {' '.join(map(what_is_decided, laws.values()))}"
-        )
+        names = sorted({name for own in rules.values() for rule in own for name in rule.given})
+        need = f"the laws' decisions need some of {listed(names)}" if names else "no law here has decisions"
+        raise NoDecision(f"No law has a decision for {listed(unused)}; {need}.")
     return {name: {one: value for one, value in given.items() if one in own} for name, own in known.items()}
 
 

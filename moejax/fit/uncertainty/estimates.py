@@ -26,6 +26,8 @@ from moejax.laws import called
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from
 from moejax.quantities import format
 
+OPTIMAL_LOSS = "optimal_loss"
+"""Name of the decision for the lowest loss."""
 CONSTANT = "no fitted coefficient affects it"
 """Reason for a missing interval of a constant, such as the leverage of a dense model, which is 1 by definition."""
 ROUNDING = 1e-12
@@ -241,7 +243,7 @@ def decided_design(
     values = {name: value for name, value in reach(given, decided).items() if name in FIELDS}
     if "tokens" not in values:
         raise UserError(f"{called(type(result.law))} decides no tokens at {where_in_words(given)}; give flops too.")
-    (loss, *_) = [*(one for one in decided if one.name == "optimal_loss"), None]
+    loss = next((one for one in decided if one.name == OPTIMAL_LOSS), None)
     if loss is None:
         return design_from(values), None
     low, high = (math.nan, math.nan) if loss.interval is None else (loss.interval.low, loss.interval.high)

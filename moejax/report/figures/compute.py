@@ -156,10 +156,11 @@ def compute_table(
         if all(abs(_expansion(family) / _expansion(one) - 1) > NEAR for one in families):
             # Runs have their own predictions at the target.
             rows += _curve(fit, law, least_of(own, family, budgets), family.label, level, None if families else flops)
-        predicted = with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level)
-        ends = chosen_loss or tuple(float(each[0]) for each in predicted)
+        if chosen_loss is None:
+            middle, low, high = with_interval(fit, law, lambda law: jnp.atleast_1d(law(chosen)), level)
+            chosen_loss = float(middle[0]), float(low[0]), float(high[0])
         at = {"flops": float(spent_on(own)[0]), "flops_of_design": float(spent_on(values_of(chosen))[0])}
-        rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*ends)})
+        rows.append({"kind": CHOSEN, "family": _sizes(own), **at, **_ends(*chosen_loss)})
     convention = ACCORDING_TO_DECISIONS if "flops" in every and "flops" not in values else ""
     return pd.DataFrame(rows).assign(level=level, method=method_of(fit), convention=convention)
 
